@@ -248,7 +248,8 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
     Trace trace(options.trace);
     report.plan = session.plan();
     report.model_bytes = report.plan.model_bytes;
-    if (report.measured_bytes_per_second <= 0) {
+    // With helpers, the bound counts with all links.
+    if (report.measured_bytes_per_second <= 0 || !options.helpers.empty()) {
         report.measured_bytes_per_second = static_cast<double>(report.plan.link_bytes_per_second);
     }
     if (!options.json && !options.quiet) {

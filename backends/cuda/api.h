@@ -243,25 +243,25 @@ bool device_range(const Driver& driver, Address address, uint64_t* out_start, ui
     return range.type == CU_MEMORYTYPE_DEVICE && range.bytes;
 }
 
-// Lets the device of the current context copy from a peer's memory at this address. The copy is direct if the two
-// devices can reach each other, and goes through the host otherwise. Returns false if the device cannot copy at all.
+// Lets the device of the current context copy from a peer's memory at this address. Returns 2 if the two devices can
+// reach each other, 1 if the copy goes through the host, and 0 if the device cannot copy at all.
 template <class Driver>
-bool reach_peer(const Driver& driver, DeviceIndex self, DeviceIndex peer, Address address, uint64_t start,
-                uint64_t bytes) {
-    if (!driver.copy_between || !driver.can_access_peer || !driver.enable_peer_access) return false;
+uint32_t reach_peer(const Driver& driver, DeviceIndex self, DeviceIndex peer, Address address, uint64_t start,
+                    uint64_t bytes) {
+    if (!driver.copy_between || !driver.can_access_peer || !driver.enable_peer_access) return 0;
     int straight = 0;
-    if (driver.can_access_peer(&straight, self, peer) != kSuccess) return false;
-    if (!straight) return true;
+    if (driver.can_access_peer(&straight, self, peer) != kSuccess) return 0;
+    if (!straight) return 1;
     Context owner = nullptr;
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_CONTEXT;
     void* answer = &owner;
     if (driver.pointer_attributes(1, &asked, &answer, address) == kSuccess && owner) {
         const Result result = driver.enable_peer_access(owner, 0);
-        return result == kSuccess || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+        return result == kSuccess || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? 2 : 0;
     }
     // For memory that is mapped by pages, each mapping lists the devices that may use it.
     const CUmemAccessDesc access = read_and_write(self);
-    return driver.set_access(start, bytes, &access, 1) == kSuccess;
+    return driver.set_access(start, bytes, &access, 1) == kSuccess ? 2 : 0;
 }
 
 // For a peer's memory this uses the call that finds the devices of both addresses by itself.

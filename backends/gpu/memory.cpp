@@ -136,8 +136,9 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     int owner = 0;
     const bool known = api::device_range(*driver(), native_address(address), &start, &size, &owner);
     const bool whole = known && address >= start && bytes <= size && address - start <= size - bytes;
-    *out_reachable =
-        whole && (owner == self || api::reach_peer(*driver(), self, owner, native_address(address), start, size));
+    *out_reachable = !whole          ? 0
+                     : owner == self ? 2
+                                     : api::reach_peer(*driver(), self, owner, native_address(address), start, size);
     return SH_OK;
 }
 

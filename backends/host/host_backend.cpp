@@ -245,8 +245,8 @@ sh_status unpack(sh_backend_device* device, sh_stream stream, const sh_backend_p
 
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
     return guarded([&]() -> sh_status {
-        *out_reachable =
-            device_of(device).memory().check_mapped(address, bytes) >= 0 || Neighbours::all().is_mapped(address, bytes);
+        const bool mapped = device_of(device).memory().check_mapped(address, bytes) >= 0;
+        *out_reachable = mapped || Neighbours::all().is_mapped(address, bytes) ? 2 : 0;
         return SH_OK;
     });
 }

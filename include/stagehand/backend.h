@@ -38,8 +38,9 @@ enum {
     SH_BACKEND_CONTENTLESS = 4,
     SH_BACKEND_VIRTUAL_TIME = 8, /**< clock() is virtual, and waits return at once. */
     SH_BACKEND_IS_GPU = 16,      /**< The device is a GPU. */
-    /** stream_wait_event() takes the events of the backend's other devices, and copy_on_device() reads their memory if
-        memory_is_reachable() accepts it. \since 0.2 */
+    /** The backend's devices can help each other: stream_wait_event() takes the events of the other devices,
+        copy_on_device() reads their memory if memory_is_reachable() accepts it, and host_is_pinned() accepts memory
+        that another device has pinned. \since 0.2 */
     SH_BACKEND_PEERS = 32
 };
 
@@ -231,9 +232,10 @@ typedef struct sh_backend {
     /** Sets `out_capturing` to 1 if the stream takes part in a capture into a graph. Optional: the backend has no
         graphs without it. */
     sh_status (*stream_is_capturing)(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
-    /** Sets `out_reachable` to 1 if copy_on_device() may read the whole range: memory of this device, or of another
-        device that this one can access. The call enables that access if it can. Optional: only memory of pages_map()
-        and range_reserve() is reachable without it. */
+    /** Sets `out_reachable` to 1 or 2 if copy_on_device() may read the whole range: memory of this device, or of
+        another device that this one can access. The call enables that access if it can. 2: copies go straight, and not
+        through the host; helpers need that. Optional: only memory of pages_map() and range_reserve() is reachable
+        without it, and devices cannot help each other. */
     sh_status (*memory_is_reachable)(sh_backend_device* device, uint64_t address, uint64_t bytes,
                                      uint32_t* out_reachable);
     /** Waits until all work on the device that this process queued before the call has ended, on every stream.

@@ -36,7 +36,7 @@ enum {
 };
 enum {
     /** The device may help others of its backend whose `helpers` are "auto". */
-    SH_DEVICE_HELPS = 1
+    SH_HELPS_OTHERS = 1
 };
 /** Host memory comes from any NUMA node. */
 #define SH_HOST_NODE_ANY 0xffffffff
@@ -56,7 +56,8 @@ typedef struct sh_device_options {
         granularity. */
     uint64_t page_bytes;
     /** Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
-        plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. */
+        plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. Without helpers,
+        whose speed plans add. */
     uint64_t link_bytes_per_second;
     /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
         and by the number of worker threads. */
@@ -90,15 +91,17 @@ typedef struct sh_device_options {
         SH_ERROR_UNSUPPORTED. NULL: none. \since 0.2 */
     void* device_memory;
     uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
-    /** Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2". "auto": all such
-        devices that are open in this process with SH_DEVICE_HELPS when a runtime is created. A runtime takes up to
-        48 MiB of a helper's budget while it streams. A helper whose own runtimes have loaded weights within the last
-        tenth of a second is left alone. A helper that fails is left out, and the log has the reason. To give a helper
-        a budget, open it before the runtime is created: the library opens the others with default options. Copies of
-        pinned memory are divided, and those of captured graphs, packed weights and unpinned sources are not. NULL:
-        none. \since 0.2 */
+    /** Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
+        "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created.
+        sh_runtime_create() opens a device that is not open yet, with default options. Open it earlier to choose its
+        options, such as its budget. Each runtime takes a sixteenth of a helper's budget, at most 48 MiB in whole pages,
+        while it streams. A helper with a budget of less than 96 MiB does not help. A helper whose own runtimes have
+        begun a load within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to
+        spare or fails is left out, and the log has the reason. Copies of at least 2 MiB from pinned memory are divided
+        among the links. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured
+        graphs and write-backs use the device's own link. The text is copied. NULL, "": none. \since 0.2 */
     const char* helpers;
-    uint32_t device_flags; /**< SH_DEVICE_HELPS. \since 0.2 */
+    uint32_t device_flags; /**< SH_HELPS_OTHERS, or 0. \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */
 } sh_device_options;
 
@@ -119,8 +122,8 @@ static inline void sh_device_options_init(sh_device_options* options) {
  * "auto" is the first GPU that works, or the host if no GPU works.
  *
  * The call returns the same handle again, and counts it, if the device is open in this process already. All openings
- * share one budget. The budget and the page size must then be 0, or equal to those in force. The other options of a
- * later opening are checked for their ranges and have no effect.
+ * share one budget. The budget, the page size, `helpers` and `device_flags` must then be 0, or equal to those in force.
+ * The other options of a later opening are checked for their ranges and have no effect.
  *
  * @param options    NULL: defaults.
  * @param out_device The caller owns one reference on success, and returns it with sh_device_close().
@@ -130,7 +133,9 @@ static inline void sh_device_options_init(sh_device_options* options) {
  * @retval SH_ERROR_BACKEND_LOAD        The plugin could not be loaded.
  * @retval SH_ERROR_BUDGET              The budget is less than one page.
  * @retval SH_ERROR_INVALID_ARGUMENT    `name` is not "backend" or "backend:number", or an option is out of range or
- *                                      contradicts the open device. The text names the option.
+ *                                      contradicts the open device, or `helpers` names a device that there is not, one
+ *                                      of another backend, one twice, or the device itself. The text names the option.
+ * @retval SH_ERROR_UNSUPPORTED         The backend cannot do what an option wants: `helpers`, `device_memory`.
  * @retval SH_ERROR_BACKEND             The driver failed, or the backend describes its device in an impossible way. The
  *                                      text names the field.
  * @retval SH_ERROR_DUPLICATE_LIBRARY   Another copy of the library manages devices in this process.
@@ -142,9 +147,9 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
 
 /**
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
- * freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
- * Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
- * sh_stream_create() when the device closes. NULL and stale handles are ignored.
+ * freed. The device then closes when its last runtime, and the last one that it helps, is destroyed. Runtimes that
+ * still exist stay usable until then. Opening the device again gives a new handle. The library frees memory of
+ * sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */
@@ -232,7 +237,8 @@ typedef struct sh_device_caps {
     uint64_t staging_piece_bytes; /**< Size of the pieces in which bytes of unpinned sources move. */
     uint32_t staging_threads;     /**< Worker threads in use. */
     uint32_t reserved;
-    /** 1 + the NUMA node of the host that is closest to the device. 0: not known. \since 0.2 */
+    /** 1 + the NUMA node that host memory comes from: the one of sh_device_options.host_node, else the node closest to
+        the device. 0: not known. \since 0.2 */
     uint64_t host_node;
     /** Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. \since 0.2 */
     char bus_id[32];

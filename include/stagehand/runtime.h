@@ -44,12 +44,13 @@ static inline void sh_runtime_options_init(sh_runtime_options* options) {
 }
 
 /**
- * Creates a runtime without blocks on a device. The runtime keeps the device open.
+ * Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
+ * be opened is no error: see sh_device_options.helpers.
  * @param options     NULL: defaults.
  * @param out_runtime The caller owns the runtime on success and destroys it with sh_runtime_destroy().
  * @retval SH_OK            The runtime exists.
  * @retval SH_ERROR_BACKEND The driver failed.
- * @blocks Never.
+ * @blocks Never without helpers. Otherwise while it opens them and measures their links.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
@@ -378,8 +379,8 @@ typedef struct sh_plan_options {
     /** With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
         The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t budget_bytes;
-    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the speed that the runtime's own plans
-        assume. This field has no effect without SH_PLAN_DRY_RUN. */
+    /** With SH_PLAN_DRY_RUN: speed of the link, with all helpers, to plan for, 10^6 to 10^15. 0: the speed that the
+        runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t link_bytes_per_second;
 } sh_plan_options;
 
@@ -417,8 +418,8 @@ typedef struct sh_plan_info {
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */
     uint64_t compute_ns;
-    /** Speed of the link that the plan assumes: as given, as measured when the device was first used, or as the copies
-        of this runtime's steps have shown it since. */
+    /** Speed of the link and of all helpers together that the plan assumes. The link's part is as given, as measured
+        when the device was first used, or as the copies of this runtime's steps have shown it since. */
     uint64_t link_bytes_per_second;
     uint64_t scheduled_blocks; /**< Number of different blocks in the order. */
     uint64_t resident_blocks;  /**< Blocks in the order that are wholly resident. */

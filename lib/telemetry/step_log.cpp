@@ -33,6 +33,7 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("loads", after.loads - before.loads);
     line.add("load_pieces", after.load_pieces - before.load_pieces);
     line.add("bytes_to_device", after.bytes_to_device - before.bytes_to_device);
+    line.add("helped_bytes", after.helped_bytes - before.helped_bytes);
     line.add("bytes_to_host", after.bytes_to_host - before.bytes_to_host);
     line.add("write_backs", after.write_backs - before.write_backs);
     line.add("cancelled_loads", after.cancelled_loads - before.cancelled_loads);

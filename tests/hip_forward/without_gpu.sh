@@ -21,4 +21,4 @@ esac
 told=$("$3" devices) || { echo "stagehand devices failed"; exit 1; }
 printf '%s\n' "$told" | grep -A 1 '^hip .*does not work' | grep -q hipErrorNoDevice ||
     { printf '%s\n' "$told"; exit 1; }
-printf '%s\n' "$told" | grep -q '^host  built in  1 device' || { printf '%s\n' "$told"; exit 1; }
+printf '%s\n' "$told" | grep -q '^host  built in  8 devices' || { printf '%s\n' "$told"; exit 1; }

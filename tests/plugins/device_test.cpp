@@ -37,7 +37,7 @@ TEST_P(UntrueDevice, IsRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(Plugins, UntrueDevice,
                          testing::Values(Untrue{"struct_size=0", "struct_size"},
                                          Untrue{"struct_size=100", "struct_size"},
-                                         Untrue{"struct_size=65536", "struct_size"}, Untrue{"flags=33", "flags"},
+                                         Untrue{"struct_size=65536", "struct_size"}, Untrue{"flags=65", "flags"},
                                          Untrue{"flags=0x80000001", "flags"}, Untrue{"description=", "description"},
                                          Untrue{"total_bytes=0", "total_bytes"},
                                          Untrue{"granularity_bytes=0", "granularity_bytes"},

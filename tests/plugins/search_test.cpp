@@ -268,7 +268,7 @@ TEST(Loader, ListsWhatWorksAndWhatDoesNot) {
     Folder::put_plugin(folder.path(), "lacking");
     const ProbeResult result = run_probe({.arguments = {"--list"}, .environment = {search_in(folder.path())}});
     const std::string& list = result.output;
-    EXPECT_EQ(list.rfind("host|0|1|1||\nsim|0|1|1||\n", 0), 0u) << list;
+    EXPECT_EQ(list.rfind("host|0|1|8||\nsim|0|1|1||\n", 0), 0u) << list;
     EXPECT_NE(list.find("\ncuda|-105|0|0||there is no backend 'cuda'"), std::string::npos) << list;
     EXPECT_NE(list.find("\nhip|-105|0|0||"), std::string::npos) << list;
     EXPECT_NE(list.find("\ngood|0|0|3|" + good + "|\n"), std::string::npos) << list;

@@ -80,7 +80,14 @@ protected:
         sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
         ASSERT_EQ(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters), SH_OK);
         out->failures = counters.failures;
+        attempt([&] { return sh_trim(model->runtime(), 0, nullptr); });
+        attempt([&] { return model->use(0, stream); });
+        attempt([&] { return sh_stream_synchronize(device->get(), stream); });
+        EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
         model->destroy();
+        if (helper_fails) {
+            EXPECT_EQ(device->memory().used_bytes, 0u) << "the device has lost memory because the helper has failed";
+        }
         model.reset();
         device.reset();
         helper.reset();

@@ -46,7 +46,8 @@ class Device(Occupied):
         the library's host memory (-1: any; None: the one that is closest to the device). `device_memory` is the address
         and the size of device memory that the caller lends to the library, and keeps until the device is closed.
         `helpers` are the names of devices of the same backend whose links bring a part of the weights, such as
-        ["cuda:1", "cuda:2"], or "auto": all devices that were opened with `helps=True`.
+        ["cuda:1", "cuda:2"], or "auto": all devices that were opened with `helps=True`. Open them earlier to give them
+        budgets.
         """
         self._handle: Any = ffi.NULL
         destroy_postponed()
@@ -63,7 +64,7 @@ class Device(Occupied):
         if device_memory is not None:
             address, options.device_memory_bytes = device_memory
             options.device_memory = ffi.cast("void *", address)
-        options.device_flags = lib.SH_DEVICE_HELPS if helps else 0
+        options.device_flags = lib.SH_HELPS_OTHERS if helps else 0
         named = text(helpers if helpers is None or isinstance(helpers, str) else ",".join(helpers))
         options.helpers = named
         texts = text(backend_options), text(backend_path), text(staging_cpus)

@@ -54,7 +54,6 @@ class LogLevel(IntEnum):
 class DeviceFlag(IntFlag):
     """What a device can do."""
 
-    HELPS = 1
     FIXED_ADDRESSES = 1
     HOST_ADDRESSABLE = 2
     VIRTUAL_TIME = 4

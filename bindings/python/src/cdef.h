@@ -60,7 +60,7 @@ enum {
     SH_HOST_PINNED = 2
 };
 enum {
-    SH_DEVICE_HELPS = 1
+    SH_HELPS_OTHERS = 1
 };
 typedef struct sh_device_options {
     uint32_t struct_size;

@@ -148,7 +148,7 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       margin_bytes_(options.margin_bytes),
       link_is_given_(options.link_bytes_per_second != 0),
       helpers_(options.helpers ? options.helpers : ""),
-      helps_((options.device_flags & SH_DEVICE_HELPS) != 0),
+      helps_((options.device_flags & SH_HELPS_OTHERS) != 0),
       backend_(std::move(backend)),
       lanes_(*backend_),
       pool_(*backend_, page_bytes),
@@ -218,6 +218,12 @@ Status Device::check_reopened(const sh_device_options& options) const {
                           (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
                           ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                           " contradicts it; see sh_device_set_budget()");
+    if (options.helpers && *options.helpers && helpers_ != options.helpers)
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
+                                                     (helpers_.empty() ? "no helpers" : "helpers " + helpers_) +
+                                                     ": helpers " + options.helpers + " contradict it");
+    if ((options.device_flags & SH_HELPS_OTHERS) && !helps_)
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +
                                                      exact_size_text(pool_.page_bytes()) + ": page_bytes of " +

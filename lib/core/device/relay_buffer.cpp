@@ -32,11 +32,12 @@ Status RelayBuffer::take(BackendDevice& device) {
     const uint64_t page = helper_->page_bytes(), budget = helper_->arbiter().total_pages() * page;
     const uint64_t bytes = std::min(kMostRelayBytes, budget / kRelayPart);
     if (bytes < kLeastRelayBytes) return Status(SH_ERROR_BUDGET, helper_->name() + " has too small a budget to help");
+    SH_TRY(free());
     Needs needs;
     needs.least_pages = needs.wanted_pages = (bytes + page - 1) / page;
     uint64_t share = 0;
-    SH_TRY(helper_->arbiter().request(*this, needs, false, &share));
     Status status = no_throw([&] {
+        SH_TRY(helper_->arbiter().request(*this, needs, false, &share));
         SH_TRY(memory_.take(needs.least_pages));
         return reach(device);
     });
@@ -49,11 +50,14 @@ Status RelayBuffer::take(BackendDevice& device) {
 
 // Page by page, because drivers know each page as memory of its own.
 Status RelayBuffer::reach(BackendDevice& device) {
+    constexpr uint32_t kStraight = 2;
     const uint64_t step = helper_->backend().maps_pages() ? helper_->page_bytes() : memory_.bytes();
     for (uint64_t done = 0; done < memory_.bytes(); done += step) {
         uint32_t reachable = 0;
-        SH_TRY(device.memory_is_reachable(memory_.address() + done, step, &reachable));
-        if (!reachable) return Status(SH_ERROR_UNSUPPORTED, "the device cannot copy from memory of " + helper_->name());
+        if (device.reaches_memory()) SH_TRY(device.memory_is_reachable(memory_.address() + done, step, &reachable));
+        if (reachable < kStraight)
+            return Status(SH_ERROR_UNSUPPORTED,
+                          "the device cannot copy straight from the memory of " + helper_->name());
     }
     return Status();
 }
@@ -61,7 +65,8 @@ Status RelayBuffer::reach(BackendDevice& device) {
 Status RelayBuffer::free() {
     SH_TRY(memory_.free());
     helper_->arbiter().withdraw(*this);
-    return helper_->pool().trim(0);  // the budget is the helper's again
+    (void)helper_->pool().trim(0).ok();  // the memory is for anybody again
+    return Status();
 }
 
 }  // namespace stagehand::core

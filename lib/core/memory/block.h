@@ -137,6 +137,7 @@ private:
     uint8_t hindrances_ = kMissing;
     bool load_queued_ = false;
     bool unseen_ = false;
+    sh_stream waits_ = SH_STREAM_HOST;  // a stream that waits for `load_`
     bool landing_ = false;
     Writing writing_ = Writing::none;
     uint32_t updates_ = 0;       // blocks whose sources are being changed

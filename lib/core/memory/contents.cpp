@@ -108,6 +108,7 @@ void Contents::take(Unit& unit, Load& load, std::span<const policy::PageRun> run
     unit.own_valid_ = static_cast<uint32_t>(unit.own.size());
     unit.serial_++;
     unit.unseen_ = true;
+    unit.waits_ = SH_STREAM_HOST;
     unit.load_ = &load;
     hinder(unit, kLoading, true);
     count_pages(unit);

@@ -54,8 +54,13 @@ public:
     // Whether a load that writes these pages may write them beside an earlier load: nobody has waited for that one, so
     // no event of find_fences() comes after it.
     bool writes_unseen(const Unit& unit, uint32_t own_from, std::span<const policy::PageRun> runs);
-    // A stream, or the host, waits for the unit's load.
+    // The unit's load has ended.
     void seen(Unit& unit) { unit.unseen_ = false; }
+    // A stream waits for the unit's load. The event of a release on this stream comes after the load.
+    void waits(Unit& unit, sh_stream stream) { unit.waits_ = stream; }
+    void released(Unit& unit, sh_stream stream) {
+        if (!unit.load_ || (stream != SH_STREAM_HOST && stream == unit.waits_)) unit.unseen_ = false;
+    }
 
     // A load begins. From here on, these streamed pages and the missing pages of the unit's own count as the unit's.
     void take(Unit& unit, Load& load, std::span<const policy::PageRun> runs);

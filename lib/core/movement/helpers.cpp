@@ -7,18 +7,15 @@ namespace stagehand::core {
 
 Helpers::~Helpers() {
     if (rest().ok()) return;
-    for (Helper& helper : all_) {
-        if (!bond_.relay(helper.way).is_open()) continue;
-        log_line(SH_LOG_WARNING, "memory of %s is lost, because its copies do not end",
-                 helper.buffer->helper().name().c_str());
-        helper.buffer->abandon();
-    }
+    for (Helper& helper : all_)
+        if (bond_.is_open(helper.way)) lose(helper);
 }
 
 Status Helpers::open(const std::string& runtime_name) {
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
-    if (!names.empty()) SH_TRY(bond_.open(device_.lanes()));
+    if (names.empty()) return Status();
+    SH_TRY(bond_.open(device_.lanes()));
     for (const std::string& name : names)
         if (const Status status = no_throw([&] { return add(name, runtime_name); }); !status.ok())
             log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
@@ -36,42 +33,51 @@ Status Helpers::add(const std::string& name, const std::string& runtime_name) {
     helper.buffer = std::make_unique<RelayBuffer>(
         std::move(device), "the buffer that helps " + device_.name() + " (" + runtime_name + ")");
     all_.reserve(all_.size() + 1);
-    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend));
+    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend),
+                           name + ", which helps " + runtime_name + " on " + device_.name() + ",");
     all_.push_back(std::move(helper));
     return Status();
 }
 
 void Helpers::get_ready() {
     for (Helper& helper : all_) {
-        if (bond_.relay(helper.way).is_open() || bond_.has_failed(helper.way)) continue;
+        if (bond_.is_open(helper.way) || bond_.has_failed(helper.way)) continue;
         const Status status = no_throw([&] { return get_ready(helper); });
         helper.refused = !status.ok();
-        if (helper.refused)
-            log_line(SH_LOG_INFO, "%s does not help %s now: %s", helper.buffer->helper().name().c_str(),
-                     device_.name().c_str(), status.text());
+        log_line(SH_LOG_INFO, "%s %s %s%s%s", helper.buffer->helper().name().c_str(),
+                 helper.refused ? "does not help" : "helps", device_.name().c_str(), helper.refused ? ": " : "",
+                 helper.refused ? status.text() : "");
     }
 }
 
 Status Helpers::get_ready(Helper& helper) {
     SH_TRY(helper.buffer->take(device_.backend()));
-    transfer::Relay& relay = bond_.relay(helper.way);
-    Status status =
-        relay.open(device_.lanes(), helper.buffer->helper().lanes(), helper.buffer->address(), helper.buffer->bytes());
+    Status status = bond_.open_way(helper.way, device_.lanes(), helper.buffer->helper().lanes(),
+                                   helper.buffer->address(), helper.buffer->bytes());
     if (status.ok())
-        relay.set_speed(helper.link, helper.copy_ns);
+        bond_.set_speed(helper.way, helper.link, helper.copy_ns);
     else
         (void)helper.buffer->free().ok();
     return status;
 }
 
+// The failure of a helper is no failure of this device: it is left out then, and its memory is lost.
 Status Helpers::rest() {
     Status status;
     for (Helper& helper : all_) {
-        Status rested = bond_.relay(helper.way).close();
-        if (rested.ok()) rested = helper.buffer->free();
+        bool over = false;
+        Status rested = bond_.close_way(helper.way, &over);
+        if (rested.ok() && !(over && helper.buffer->free().ok())) lose(helper);
         if (status.ok()) status = std::move(rested);
     }
     return status;
+}
+
+void Helpers::lose(Helper& helper) noexcept {
+    log_line(SH_LOG_WARNING, "%s helps no more: its memory cannot be given back",
+             helper.buffer->helper().name().c_str());
+    helper.buffer->abandon();
+    bond_.fail(helper.way);
 }
 
 // A helper that streams for itself comes first: it does not help until it has loaded nothing for a while.
@@ -91,7 +97,7 @@ double Helpers::speed() {
     double speed = 0;
     for (Helper& helper : all_) {
         if (helper.refused || bond_.has_failed(helper.way) || !is_idle(helper.buffer->helper())) continue;
-        speed += bond_.relay(helper.way).is_open() ? bond_.speed(helper.way) : helper.link;
+        speed += bond_.is_open(helper.way) ? bond_.speed(helper.way) : helper.link;
     }
     return speed;
 }

@@ -19,15 +19,16 @@ public:
     Helpers(const Helpers&) = delete;
     Helpers& operator=(const Helpers&) = delete;
 
-    // Opens the devices that the device's options name. One that cannot be opened, or that this device cannot copy
-    // from, is left out, and the log has the reason.
+    // Opens the devices that the device's options name. One that cannot be opened is left out, and the log has the
+    // reason.
     Status open(const std::string& runtime_name);
     bool any() const { return !all_.empty(); }
     transfer::Bond& bond() { return bond_; }
 
-    // Takes the memory of each helper that has none, so that it can help.
+    // Takes the memory of each helper that has none, so that it can help. The log tells of one that has no memory to
+    // spare, or whose memory this device cannot copy from.
     void get_ready();
-    // Gives the memory back, after all that uses it.
+    // Gives the memory back, after all that uses it. Fails only if the device fails.
     Status rest();
     // Uses the helpers that are not busy with their own loads now.
     void choose() noexcept;
@@ -46,6 +47,7 @@ private:
 
     Status add(const std::string& name, const std::string& runtime_name);
     Status get_ready(Helper& helper);
+    void lose(Helper& helper) noexcept;
     static bool is_idle(Device& helper);
 
     Device& device_;

@@ -239,8 +239,8 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 bool Loader::is_quiet(Unit& unit) {
     Status failure;
-    return known_over_ == broken_off_ && !unit.load_queued() &&
-           (!unit.load() || !unit.load()->issued || settle(unit, &failure));
+    if (unit.load_queued() || (unit.load() && unit.load()->issued && !settle(unit, &failure))) return false;
+    return known_over_ == broken_off_;  // a load whose end is not known counts as broken off
 }
 
 Status Loader::wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock) {

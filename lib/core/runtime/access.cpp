@@ -147,7 +147,9 @@ Status Access::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uin
     }
     if (stream == SH_STREAM_HOST || !unit.load()) return Status();
     parts_.device->links().to_device.arrived(unit.load()->link_mark);
-    return parts_.backend().stream_wait_event(stream, unit.load()->done);
+    SH_TRY(parts_.backend().stream_wait_event(stream, unit.load()->done));
+    parts_.contents.waits(unit, stream);
+    return Status();
 }
 
 // Does the same, and notes whether all bytes were present when the caller asked. `waited`: the call has waited for
@@ -164,7 +166,6 @@ Status Access::finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uin
 
 void Access::give(Block& block, Unit& unit, sh_stream stream, uint32_t view_flags, sh_view* out) {
     views_.count_acquire(view_flags);
-    parts_.contents.seen(unit);
     if (unit.memory == Memory::unordered) parts_.unordered.touch(unit);
     if (parts_.meter.measuring() && unit.held == 1) parts_.meter.begin(parts_.registry.index_of(unit), stream);
     views_.fill(block, unit, view_flags, out);

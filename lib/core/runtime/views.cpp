@@ -49,6 +49,7 @@ Status Views::end(Block& block, sh_stream stream) {
         }
     }
     if (parts_.meter.measuring() && unit.held == 1) parts_.meter.end(parts_.registry.index_of(unit), stream);
+    parts_.contents.released(unit, stream);
     unhold(block, unit);
     if (unit.held == 0 && unit.dirty() && status.ok())
         status = no_throw([&] { return parts_.write_back.begin(unit, WriteBack::Part::ring); });

@@ -33,10 +33,12 @@ Status Bond::open(Lanes& lanes) {
     return device_.event_create(false, &tail_);
 }
 
-size_t Bond::add(std::unique_ptr<Relay> relay) {
+size_t Bond::add(std::unique_ptr<Relay> relay, std::string name) {
     std::lock_guard lock(mutex_);
     links_.resize(ways_.size() + 2);
+    given_ns_.resize(ways_.size() + 2);
     ways_.emplace_back().relay = std::move(relay);
+    ways_.back().name = std::move(name);
     return ways_.size() - 1;
 }
 
@@ -60,9 +62,34 @@ double Bond::speed(size_t way) const {
     return ways_[way].relay->speed();
 }
 
-uint32_t Bond::open_ways() const {
+size_t Bond::ways() const {
     std::lock_guard lock(mutex_);
-    return static_cast<uint32_t>(std::ranges::count_if(ways_, [](const Way& way) { return way.relay->is_open(); }));
+    return ways_.size();
+}
+
+Status Bond::open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->open(lanes, helper_lanes, address, bytes);
+}
+
+Status Bond::close_way(size_t way, bool* out_over) {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->close(out_over);
+}
+
+bool Bond::is_open(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->is_open();
+}
+
+void Bond::set_speed(size_t way, double bytes_per_ns, uint64_t lone_copy_ns) {
+    std::lock_guard lock(mutex_);
+    ways_[way].relay->set_speed(bytes_per_ns, lone_copy_ns);
+}
+
+void Bond::fail(size_t way) {
+    std::lock_guard lock(mutex_);
+    ways_[way].failed = true;
 }
 
 void Bond::set_own_speed(double bytes_per_ns) {
@@ -110,12 +137,26 @@ Status Bond::synchronize(sh_stream lane) {
     return device_.stream_synchronize(joint_.stream());
 }
 
+// Others may issue copies meanwhile, so the lock is not held while the host waits for what may take long.
 Status Bond::settle() {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     Status status;
-    for (Way& way : ways_)
-        if (way.relay->is_open() && !way.relay->idle())
-            if (Status settled = way.relay->settle(); status.ok()) status = std::move(settled);
+    for (size_t i = 0; i < ways_.size(); i++) {
+        Relay& relay = *ways_[i].relay;
+        if (!relay.is_open() || relay.idle()) continue;
+        Status settled;
+        if (!relay.settled()) {
+            settled = relay.settle();
+        } else {
+            const uint64_t brought = relay.brought();
+            const sh_stream stream = relay.stream();
+            lock.unlock();
+            settled = device_.stream_synchronize(stream);
+            lock.lock();
+            if (settled.ok()) relay.settle_after(brought);
+        }
+        if (status.ok()) status = std::move(settled);
+    }
     return status;
 }
 
@@ -124,7 +165,6 @@ void Bond::prepare(BondedLoad* load, size_t events) const {
     load->ways.resize(ways_.size() + 1);
     for (BondedLoad::Way& way : load->ways) {
         way.waited.clear(events);
-        way.given_ns = 0;
         way.reads_after = false;
     }
 }
@@ -196,8 +236,12 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
         *out_brought = true;
         return status;
     }
-    if (!by.relay->settled()) return status;
-    log_line(SH_LOG_WARNING, "a helper brings nothing any more: %s", status.text());
+    // What a lost device has brought before cannot be trusted.
+    if (!by.relay->settled() || status.code() == SH_ERROR_DEVICE_LOST) {
+        by.failed = true;
+        return Status(SH_ERROR_BACKEND, by.name + " failed: " + status.text());
+    }
+    log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", by.name.c_str(), status.text());
     by.failed = true;
     return Status();
 }
@@ -209,10 +253,10 @@ Status Bond::issue_whole(sh_stream lane, std::span<const Command> commands, std:
     for (const Command& command : commands) bytes += command.bytes;
     prepare(load, events.size());
     *out_stream = lane;
-    even_out(load);
-    const size_t chosen = choose(commands, bytes, *load);
+    even_out();
+    const size_t chosen = choose(commands, bytes);
     const double speed = chosen ? ways_[chosen - 1].relay->speed() : own_speed_;
-    if (speed > 0) load->ways[chosen].given_ns += static_cast<double>(bytes) / speed;
+    if (speed > 0) given_ns_[chosen] += static_cast<double>(bytes) / speed;
     if (!chosen) return transfer::issue(device_, lane, commands, events, waited, out);
     left_.clear();
     for (const Command& command : commands) {
@@ -230,20 +274,16 @@ Status Bond::issue_whole(sh_stream lane, std::span<const Command> commands, std:
 }
 
 // A way that was not used for a while does not catch up on all that the others were given meanwhile.
-void Bond::even_out(BondedLoad* load) const {
+void Bond::even_out() {
     constexpr double kCatchUpNs = 2'000'000;
-    double most = load->ways[0].given_ns;
-    for (size_t i = 0; i < ways_.size(); i++)
-        if (ways_[i].usable()) most = std::max(most, load->ways[i + 1].given_ns);
-    for (BondedLoad::Way& way : load->ways) way.given_ns = std::max(way.given_ns, most - kCatchUpNs);
+    const double most = *std::ranges::max_element(given_ns_);
+    for (double& given : given_ns_) given = std::max(given - most, -kCatchUpNs);
 }
 
 // The way that would have carried the bytes first, 0 for the own link.
-size_t Bond::choose(std::span<const Command> commands, uint64_t bytes, const BondedLoad& load) {
+size_t Bond::choose(std::span<const Command> commands, uint64_t bytes) const {
     if (bytes < least || commands.size() > kMostCommands || own_speed_ <= 0) return 0;
-    const auto end_of = [&](size_t way, double speed) {
-        return load.ways[way].given_ns + static_cast<double>(bytes) / speed;
-    };
+    const auto end_of = [&](size_t way, double speed) { return given_ns_[way] + static_cast<double>(bytes) / speed; };
     size_t chosen = 0;
     double first = end_of(0, own_speed_);
     for (size_t i = 0; i < ways_.size(); i++) {

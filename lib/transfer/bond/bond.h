@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend_device.h"
@@ -19,7 +20,6 @@ namespace stagehand::transfer {
 struct BondedLoad {
     struct Way {
         WaitSet waited;            // the events that its relay waits for
-        double given_ns = 0;       // link time of what it was given
         bool reads_after = false;  // the helper reads the sources after `written`
     };
     std::vector<Way> ways;         // the own link, then the relays
@@ -47,15 +47,22 @@ public:
 
     // Lends the stream on which loads end.
     Status open(Lanes& lanes);
-    // Adds a way. Returns its number. The caller opens and closes the relay while nothing uses it.
-    size_t add(std::unique_ptr<Relay> relay);
-    Relay& relay(size_t way) { return *ways_[way].relay; }
+    // Adds a way by its name in the log. Returns its number.
+    size_t add(std::unique_ptr<Relay> relay, std::string name);
+    Relay& relay(size_t way) { return *ways_[way].relay; }  // for tests
+    // Opens and closes its relay, while no load is under way.
+    Status open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
+    Status close_way(size_t way, bool* out_over);
+    bool is_open(size_t way) const;
+    void set_speed(size_t way, double bytes_per_ns, uint64_t lone_copy_ns);
+    // The way is not used any more.
+    void fail(size_t way);
     // Whether the way is used for now. A way that has failed is not used any more, whatever is said here.
     void use(size_t way, bool use);
     bool has_failed(size_t way) const;
     uint64_t bytes(size_t way) const;  // that it has brought
     double speed(size_t way) const;    // that its link shows, in bytes per nanosecond
-    uint32_t open_ways() const;
+    size_t ways() const;               // beside the own link
     // The speed of the device's own link, in bytes per nanosecond.
     void set_own_speed(double bytes_per_ns);
 
@@ -75,12 +82,13 @@ public:
     Status finish(sh_stream lane, sh_backend_event done);
     // Waits on the host for all copies that were issued, and for the events of finish().
     Status synchronize(sh_stream lane);
-    // Waits on the host for the relays.
+    // Waits on the host for what relays have brought until now.
     Status settle();
 
 private:
     struct Way {
         std::unique_ptr<Relay> relay;
+        std::string name;
         bool wanted = false, failed = false;
         uint64_t bytes = 0;
 
@@ -94,8 +102,8 @@ private:
     void prepare(BondedLoad* load, size_t events) const;
     bool divide(std::span<const Command> commands);
     void divide(const Command& command);
-    void even_out(BondedLoad* load) const;
-    size_t choose(std::span<const Command> commands, uint64_t bytes, const BondedLoad& load);
+    void even_out();
+    size_t choose(std::span<const Command> commands, uint64_t bytes) const;
     Status bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
                  Issued* out, bool* out_brought);
     Status join_all(Relay::Follower follower, sh_stream stream);
@@ -105,8 +113,10 @@ private:
     Lane joint_;  // loads end here
     std::vector<Way> ways_;
     double own_speed_ = 0;
-    sh_backend_event begun_ = 0;    // see follow_all()
-    sh_backend_event tail_ = 0;     // of the lane, for finish()
+    std::vector<double>
+        given_ns_;                // link time of the whole pieces that each way was given: the own link, then the ways
+    sh_backend_event begun_ = 0;  // see follow_all()
+    sh_backend_event tail_ = 0;   // of the lane, for finish()
     std::vector<DealtLink> links_;  // the own one, then the ways
     std::vector<Command> own_;      // of the call under way: what the own link brings
     std::vector<Part> parts_;       // and what relays bring

@@ -14,7 +14,10 @@ constexpr uint64_t kPassesBetween = 256;
 
 }  // namespace
 
-Relay::~Relay() { (void)close().ok(); }
+Relay::~Relay() {
+    bool over = false;
+    (void)close(&over).ok();
+}
 
 Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
     const Status status = make(lanes, helper_lanes, address, bytes);
@@ -50,10 +53,11 @@ void Relay::forget() {
     down_ = Lane();
 }
 
-Status Relay::close() {
+Status Relay::close(bool* out_over) {
+    *out_over = true;
     if (!is_open()) return Status();
     SH_TRY(settle());
-    SH_TRY(once_more([&] { return helper_.stream_synchronize(down_.stream()); }));
+    *out_over = once_more([&] { return helper_.stream_synchronize(down_.stream()); }).ok();
     forget();
     return Status();
 }
@@ -97,17 +101,20 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
 Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
     settled_ = false;
     SH_TRY(helper_.stream_wait_event(down_.stream(), slot.emptied));
-    const bool timed = meter_.begin(down_.stream(), bytes);
+    const bool down_timed = down_meter_.begin(down_.stream(), bytes);
     SH_TRY(helper_.copy_to_device(down_.stream(), slot.address, from, bytes));
-    if (timed) meter_.end(down_.stream());
+    if (down_timed) down_meter_.end(down_.stream());
     SH_TRY(helper_.event_record(slot.filled, down_.stream()));
     SH_TRY(device_.stream_wait_event(across_.stream(), slot.filled));
+    const bool across_timed = across_meter_.begin(across_.stream(), bytes);
     SH_TRY(device_.copy_on_device(across_.stream(), to, slot.address, bytes));
+    if (across_timed) across_meter_.end(across_.stream());
     SH_TRY(device_.event_record(slot.emptied, across_.stream()));
     last_ = slot.emptied;
     pending_[0] = pending_[1] = true;
     settled_ = true;  // the events tell when the copies have ended
     passes_++;
+    brought_++;
     return Status();
 }
 
@@ -122,18 +129,25 @@ Status Relay::join(Follower follower, sh_stream stream) {
 void Relay::set_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
     speed_ = bytes_per_ns;
     lone_copy_ns_ = lone_copy_ns;
-    meter_.start(slot_bytes_);
+    start_meters();
+}
+
+void Relay::start_meters() {
+    const uint64_t least = slot_bytes_ / 2;
+    down_meter_.start(least);
+    across_meter_.start(least);
     passes_ = 0;
 }
 
 void Relay::look_at_speed() {
     if (passes_ < kPassesBetween) return;
-    double seen = 0;
-    const CopyMeter::Read read = meter_.read(lone_copy_ns_, &seen);
-    if (read == CopyMeter::Read::not_yet) return;
-    if (read == CopyMeter::Read::yes) speed_ = seen;
-    meter_.start(slot_bytes_);
-    passes_ = 0;
+    double down = 0, across = 0;
+    const CopyMeter::Read down_read = down_meter_.read(lone_copy_ns_, &down);
+    const CopyMeter::Read across_read = across_meter_.read(lone_copy_ns_, &across);
+    if (down_read == CopyMeter::Read::not_yet || across_read == CopyMeter::Read::not_yet) return;
+    if (down_read == CopyMeter::Read::yes) speed_ = down;
+    if (down_read == CopyMeter::Read::yes && across_read == CopyMeter::Read::yes) speed_ = std::min(down, across);
+    start_meters();
 }
 
 }  // namespace stagehand::transfer

@@ -18,15 +18,16 @@ namespace stagehand::transfer {
 // before. Not thread-safe.
 class Relay {
 public:
-    Relay(BackendDevice& device, BackendDevice& helper) : device_(device), helper_(helper), meter_(helper) {}
+    Relay(BackendDevice& device, BackendDevice& helper)
+        : device_(device), helper_(helper), down_meter_(helper), across_meter_(device) {}
     ~Relay();
     Relay(const Relay&) = delete;
     Relay& operator=(const Relay&) = delete;
 
     // Uses this memory of the helper from now on, which the device can reach. On failure nothing is held.
     Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
-    // Waits until nothing uses the memory.
-    Status close();
+    // Waits until the device uses the memory no more. Sets `out_over` to false if the helper may still write it.
+    Status close(bool* out_over);
     bool is_open() const { return across_.is_open(); }
 
     // Whether the helper copies from this memory without waiting on the host.
@@ -45,13 +46,19 @@ public:
     // Waits on the host until the device writes nothing of it any more.
     Status settle();
     bool settled() const { return settled_; }
+    // The same in two parts, for a caller that gives up its lock between them: see idle() and stream(). The second part
+    // is told how many slots were passed before the first.
+    uint64_t brought() const { return brought_; }
+    void settle_after(uint64_t brought) {
+        if (brought == brought_) pending_[0] = pending_[1] = false;
+    }
     bool idle() const { return settled_ && !pending_[0] && !pending_[1]; }  // nothing was brought since the last joins
 
     sh_stream stream() const { return across_.stream(); }          // of the device, which empties the slots
     sh_stream stream_of_helper() const { return down_.stream(); }  // of the copies to the helper
 
-    // The speed of the helper's link in bytes per nanosecond: as it is told here, and later as the copies show it. A
-    // copy that is timed takes `lone_copy_ns` more than its bytes do.
+    // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, to the helper
+    // or from there, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes do.
     void set_speed(double bytes_per_ns, uint64_t lone_copy_ns);
     double speed() const { return speed_; }
 
@@ -67,6 +74,7 @@ private:
     Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
     Status pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes);
+    void start_meters();
     void look_at_speed();
     void forget();
 
@@ -80,10 +88,10 @@ private:
     sh_backend_event last_ = 0;         // `emptied` of the slot that was used last
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
-    CopyMeter meter_;
+    CopyMeter down_meter_, across_meter_;
     double speed_ = 0;
     uint64_t lone_copy_ns_ = 0;
-    uint64_t passes_ = 0;
+    uint64_t passes_ = 0, brought_ = 0;
 };
 
 }  // namespace stagehand::transfer

@@ -101,7 +101,13 @@ void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
         }
         lock.unlock();
         SlotIssued issued;
-        const Status status = issue_load(device_, *load.load, slot, &load.waited, &issued);
+        bool returned = false;
+        const Status status = no_throw([&] {
+            Status result = issue_load(device_, *load.load, slot, &load.waited, &issued);
+            returned = true;
+            return result;
+        });
+        if (!returned) issued.use = SlotUse::kUnknown;  // copies may have been queued before memory was too short
         lock.lock();
         fail(load, status);
         load.issued_pieces += issued.commands;

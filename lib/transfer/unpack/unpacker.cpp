@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/no_throw.h"
 #include "base/once_more.h"
 #include "codec/chunk.h"
 #include "transfer/host/pinned_memory.h"
@@ -38,10 +39,11 @@ Unpacker::~Unpacker() { (void)close().ok(); }
 
 uint64_t Unpacker::least_bytes() { return kSlots * largest_chunk() + scratch_bytes(); }
 
-// Each way fills slots of its own.
+// Each way fills slots of its own, which are large enough for helpers.
 uint32_t Unpacker::slots_in(uint64_t bytes) const {
-    const uint64_t room = (bytes - scratch_bytes()) / largest_chunk();
-    const uint64_t ways = 1 + (bond_ ? bond_->open_ways() : 0);
+    const uint64_t ways = 1 + (bond_ ? bond_->ways() : 0);
+    const uint64_t least = ways > 1 ? std::max(largest_chunk(), Bond::least_bytes()) : largest_chunk();
+    const uint64_t room = (bytes - scratch_bytes()) / least;
     return static_cast<uint32_t>(std::max<uint64_t>(kSlots, std::min({ways * kSlots, room, uint64_t(kMostSlots)})));
 }
 
@@ -183,7 +185,7 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, 
         const Command waits = {.waits = extents[batches.by_place[batch.first_extent + i]].waits};
         SH_TRY(transfer::issue(device_, stream, {&waits, 1}, events, waited, out));
     }
-    const Status status = queue(stream, batches, batch, chunks, out, out_copies);
+    const Status status = no_throw([&] { return queue(stream, batches, batch, chunks, out, out_copies); });
     if (!status.ok()) broken_off_ = lane_.stream();
     return status;
 }

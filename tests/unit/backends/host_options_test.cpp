@@ -27,7 +27,7 @@ TEST(HostOptions, DescribeTheDevice) {
     EXPECT_EQ(info.link_bytes_per_second, 8000000000u);
     EXPECT_EQ(info.copy_latency_ns, 7000u);
     EXPECT_EQ(info.staging_piece_bytes, 1u << 20);
-    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE));
+    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_PEERS));
 }
 
 TEST(HostOptions, WithoutPagesAddressesComeWithTheirMemory) {
@@ -35,7 +35,7 @@ TEST(HostOptions, WithoutPagesAddressesComeWithTheirMemory) {
     sh_backend_device* device = nullptr;
     sh_backend_device_info info = {};
     ASSERT_EQ(backend.device_open(0, "map_pages=0;capacity=1MiB;granularity=64KiB;poison=1", &device, &info), SH_OK);
-    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_HOST_ADDRESSABLE));
+    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_PEERS));
     uint64_t address = 0, other = 0;
     ASSERT_EQ(backend.range_reserve(device, 640 << 10, 64 << 10, &address), SH_OK) << backend.last_error();
     EXPECT_EQ(address % (64 << 10), 0u);

@@ -33,7 +33,7 @@ protected:
                 .budget_bytes = 256 * kMiB,
                 .page_bytes = 64 << 10,
                 .link_bytes_per_second = 0,
-                .device_flags = SH_DEVICE_HELPS};
+                .device_flags = SH_HELPS_OTHERS};
     }
     static std::vector<BlockSpec> blocks() { return equal_blocks(10, 24 * kMiB - 100); }
 
@@ -216,6 +216,38 @@ TEST_F(HelpersTest, small_copies_take_the_own_link) {
     device.synchronize();
     EXPECT_EQ(model.stats().helped_bytes, 0u);
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_F(HelpersTest, another_opening_does_not_change_the_helpers) {
+    TestDevice device(helped("host:1"));
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_device* again = nullptr;
+    options.helpers = "host:2";
+    EXPECT_EQ(sh_device_open("host:0", &options, &again), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("helpers host:1"), std::string::npos) << why();
+    options.helpers = nullptr;
+    options.device_flags = SH_HELPS_OTHERS;
+    EXPECT_EQ(sh_device_open("host:0", &options, &again), SH_ERROR_INVALID_ARGUMENT);
+    options.device_flags = 0;
+    options.helpers = "host:1";
+    SUCCEEDS(sh_device_open("host:0", &options, &again));
+    sh_device_close(again);
+}
+
+// Each is a helper of the other.
+TEST_F(HelpersTest, two_devices_help_each_other) {
+    DeviceSettings one = helped("host:1"), other = helped("host:0");
+    other.name = "host:1";
+    TestDevice first(one), second(other);
+    Model a(first, blocks()), b(second, blocks());
+    SUCCEEDS(a.schedule(forward(a.size())));
+    SUCCEEDS(b.schedule(forward(b.size())));
+    run_steps(a, 2, first.stream());
+    first.synchronize();
+    EXPECT_GT(a.stats().helped_bytes, 0u);
+    run_steps(b, 2, second.stream());
+    second.synchronize();
+    EXPECT_EQ(a.wrong_uses() + b.wrong_uses(), 0u) << a.first_wrong() << b.first_wrong();
 }
 
 TEST_F(HelpersTest, wrong_helpers_are_refused_by_name) {

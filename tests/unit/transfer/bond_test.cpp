@@ -87,7 +87,7 @@ protected:
         auto relay = std::make_unique<Relay>(*device_, *helper_);
         ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, buffer_, 6 * kBondMiB).ok());
         relay->set_speed(1, 0);
-        bond_->add(std::move(relay));
+        bond_->add(std::move(relay), "host:1");
         bond_->set_own_speed(1);
     }
     void TearDown() override {

@@ -483,7 +483,7 @@ pins nor checks the memory.*/
 pub const SH_HOST_PINNED: _bindgen_ty_5 = 2;
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
 ///The device may help others of its backend whose `helpers` are "auto".
-pub const SH_DEVICE_HELPS: _bindgen_ty_6 = 1;
+pub const SH_HELPS_OTHERS: _bindgen_ty_6 = 1;
 pub type _bindgen_ty_6 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
 #[repr(C)]
@@ -502,7 +502,8 @@ reserve, which is a twentieth of the device and at most 512 MiB.*/
 granularity.*/
     pub page_bytes: u64,
     /**Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
-plan needs it, and each runtime adjusts it to the speed that the copies of its steps show.*/
+plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. Without helpers,
+whose speed plans add.*/
     pub link_bytes_per_second: u64,
     /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
 and by the number of worker threads.*/
@@ -540,15 +541,17 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
-    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2". "auto": all such
-devices that are open in this process with SH_DEVICE_HELPS when a runtime is created. A runtime takes up to
-48 MiB of a helper's budget while it streams. A helper whose own runtimes have loaded weights within the last
-tenth of a second is left alone. A helper that fails is left out, and the log has the reason. To give a helper
-a budget, open it before the runtime is created: the library opens the others with default options. Copies of
-pinned memory are divided, and those of captured graphs, packed weights and unpinned sources are not. NULL:
-none. Since 0.2*/
+    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
+"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created.
+sh_runtime_create() opens a device that is not open yet, with default options. Open it earlier to choose its
+options, such as its budget. Each runtime takes a sixteenth of a helper's budget, at most 48 MiB in whole pages,
+while it streams. A helper with a budget of less than 96 MiB does not help. A helper whose own runtimes have
+begun a load within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to
+spare or fails is left out, and the log has the reason. Copies of at least 2 MiB from pinned memory are divided
+among the links. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured
+graphs and write-backs use the device's own link. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
-    ///SH_DEVICE_HELPS. Since 0.2
+    ///SH_HELPS_OTHERS, or 0. Since 0.2
     pub device_flags: u32,
     ///0. Since 0.2
     pub reserved: u32,
@@ -747,7 +750,8 @@ pub struct sh_device_caps {
     ///Worker threads in use.
     pub staging_threads: u32,
     pub reserved: u32,
-    ///1 + the NUMA node of the host that is closest to the device. 0: not known. Since 0.2
+    /**1 + the NUMA node that host memory comes from: the one of sh_device_options.host_node, else the node closest to
+the device. 0: not known. Since 0.2*/
     pub host_node: u64,
     ///Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. Since 0.2
     pub bus_id: [::core::ffi::c_char; 32usize],
@@ -1625,8 +1629,8 @@ pub struct sh_plan_options {
     /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
 The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub budget_bytes: u64,
-    /**With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the speed that the runtime's own plans
-assume. This field has no effect without SH_PLAN_DRY_RUN.*/
+    /**With SH_PLAN_DRY_RUN: speed of the link, with all helpers, to plan for, 10^6 to 10^15. 0: the speed that the
+runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub link_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1683,8 +1687,8 @@ max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W t
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
     pub compute_ns: u64,
-    /**Speed of the link that the plan assumes: as given, as measured when the device was first used, or as the copies
-of this runtime's steps have shown it since.*/
+    /**Speed of the link and of all helpers together that the plan assumes. The link's part is as given, as measured
+when the device was first used, or as the copies of this runtime's steps have shown it since.*/
     pub link_bytes_per_second: u64,
     ///Number of different blocks in the order.
     pub scheduled_blocks: u64,
@@ -2677,8 +2681,8 @@ Since 0.2*/
 "auto" is the first GPU that works, or the host if no GPU works.
 
 The call returns the same handle again, and counts it, if the device is open in this process already. All openings
-share one budget. The budget and the page size must then be 0, or equal to those in force. The other options of a
-later opening are checked for their ranges and have no effect.
+share one budget. The budget, the page size, `helpers` and `device_flags` must then be 0, or equal to those in force.
+The other options of a later opening are checked for their ranges and have no effect.
 
 
 - `options`: NULL: defaults.
@@ -2690,7 +2694,9 @@ later opening are checked for their ranges and have no effect.
 @retval SH_ERROR_BACKEND_LOAD        The plugin could not be loaded.
 @retval SH_ERROR_BUDGET              The budget is less than one page.
 @retval SH_ERROR_INVALID_ARGUMENT    `name` is not "backend" or "backend:number", or an option is out of range or
-contradicts the open device. The text names the option.
+contradicts the open device, or `helpers` names a device that there is not, one
+of another backend, one twice, or the device itself. The text names the option.
+@retval SH_ERROR_UNSUPPORTED         The backend cannot do what an option wants: `helpers`, `device_memory`.
 @retval SH_ERROR_BACKEND             The driver failed, or the backend describes its device in an impossible way. The
 text names the field.
 @retval SH_ERROR_DUPLICATE_LIBRARY   Another copy of the library manages devices in this process.
@@ -2702,9 +2708,9 @@ Since 0.1*/
         out_device: *mut *mut sh_device,
     ) -> sh_status;
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
-freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
-Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
-sh_stream_create() when the device closes. NULL and stale handles are ignored.
+freed. The device then closes when its last runtime, and the last one that it helps, is destroyed. Runtimes that
+still exist stay usable until then. Opening the device again gives a new handle. The library frees memory of
+sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
@@ -3075,14 +3081,15 @@ Since 0.2*/
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
-    /**Creates a runtime without blocks on a device. The runtime keeps the device open.
+    /**Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
+be opened is no error: see sh_device_options.helpers.
 
 - `options`: NULL: defaults.
 
 - `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
 @retval SH_OK            The runtime exists.
 @retval SH_ERROR_BACKEND The driver failed.
-@blocks Never.
+@blocks Never without helpers. Otherwise while it opens them and measures their links.
 Since 0.1*/
     pub fn sh_runtime_create(
         device: *mut sh_device,

@@ -131,7 +131,7 @@ impl Device {
         };
         raw.host_flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
         raw.helpers = pointer(&helpers);
-        raw.device_flags = if options.helps { sys::SH_DEVICE_HELPS } else { 0 };
+        raw.device_flags = if options.helps { sys::SH_HELPS_OTHERS } else { 0 };
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();
