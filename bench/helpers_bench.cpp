@@ -125,7 +125,7 @@ void compare(const Model& model, const Weights& weights) {
 }
 
 struct Row {
-    double ms = 0, helped = 0, plan_ms = 0;
+    double ms = 0, copied = 0, helped = 0, plan_ms = 0;  // `copied`: bytes of a step
     uint64_t waits = 0;
 };
 
@@ -155,6 +155,7 @@ public:
         row.ms = model_.steps_ms(uses_, stream_, 0, count);
         const sh_runtime_stats after = stats();
         const double bytes = static_cast<double>(after.bytes_to_device - before.bytes_to_device);
+        row.copied = bytes / count;
         row.helped = static_cast<double>(after.helped_bytes - before.helped_bytes) / bytes;
         row.plan_ms = static_cast<double>(plan_.step_ns) / 1e6;
         row.waits = after.host_waits - before.host_waits;
@@ -256,11 +257,13 @@ void compare_steps(const Subjects& subjects, const Weights& plain, const Weights
             device = open(name, bytes, subjects.helpers);
             const Row row = Streamed(name, helped, compute_ms).steps(3, 6);
             sh_device_close(device);
-            const double speed = streamed / row.ms / 1e6;
+            const double copied = row.copied / row.ms / 1e6, weights = streamed / row.ms / 1e6;
             std::printf(
-                "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f         %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
-                plain.name, budget * 100, compute_ms, before.ms, row.ms, row.plan_ms, speed, speed / subjects.sum,
-                speed / subjects.links[0], row.helped * 100, static_cast<unsigned long long>(row.waits));
+                "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f     %6.1f       %5.3f         %6.1f        %5.2f    %4.0f "
+                "%%  "
+                "%10llu\n",
+                plain.name, budget * 100, compute_ms, before.ms, row.ms, row.plan_ms, copied, copied / subjects.sum,
+                weights, weights / subjects.links[0], row.helped * 100, static_cast<unsigned long long>(row.waits));
             std::fflush(stdout);
         }
     }
@@ -307,8 +310,9 @@ int main(int argc, char** argv) {
         for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) matrices.push_back(mib * kMiB / subjects.scale);
     const Weights whole = plain_weights("layers", layers, subjects.memory);
     std::printf(
-        "blocks    budget  compute ms   plain ms  helped ms (planned)  streamed GB/s  of the sum  x own link  helped  "
-        "host waits\n");
+        "blocks    budget  compute ms   plain ms  helped ms (planned)  link GB/s  of the sum  weights GB/s  x own link "
+        " "
+        "helped  host waits\n");
     if (wants("layers")) compare_steps(subjects, whole, whole);
     for (const auto& [name, sizes] :
          {std::pair("matrices", matrices),

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kCostSteps = 64;  // of costs
 
-// The bytes that one copy can bring, from this segment on or from one before it.
+// The bytes that one copy brings at least, from this segment on or from one before it.
 uint64_t bytes_at_once(const Registry& registry, const std::vector<transfer::Segment>& segments, size_t i,
                        const LinkSpeeds& speeds) {
     const transfer::Segment& segment = segments[i];
@@ -23,7 +23,8 @@ uint64_t bytes_at_once(const Registry& registry, const std::vector<transfer::Seg
     size_t first = i, end = i + 1;
     while (first > 0 && segments[first].joined) first--;
     while (end < segments.size() && segments[end].joined) end++;
-    return segments[end - 1].end() - segments[first].offset;
+    // Half of it may be resident, and the rest may come in parts.
+    return (segments[end - 1].end() - segments[first].offset) / 2;
 }
 
 // What a byte costs beside one that helpers bring a part of. They do if enough bytes come at once.
