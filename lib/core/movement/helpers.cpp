@@ -1,9 +1,18 @@
 #include "core/movement/helpers.h"
 
+#include <atomic>
+
 #include "base/log.h"
 #include "base/no_throw.h"
 
 namespace stagehand::core {
+namespace {
+
+std::atomic<uint64_t> quiet_ns = 100'000'000;
+
+}  // namespace
+
+void Helpers::set_quiet_ns(uint64_t ns) { quiet_ns = ns; }
 
 Helpers::~Helpers() {
     if (rest().ok()) return;
@@ -82,9 +91,8 @@ void Helpers::lose(Helper& helper) noexcept {
 
 // A helper that streams for itself comes first: it does not help until it has loaded nothing for a while.
 bool Helpers::is_idle(Device& helper) {
-    constexpr uint64_t kQuietNs = 100'000'000;
     const uint64_t last = helper.links().to_device.last_load_ns();
-    return !last || helper.backend().now_ns() > last + kQuietNs;
+    return !last || helper.backend().now_ns() > last + quiet_ns;
 }
 
 void Helpers::choose() noexcept {

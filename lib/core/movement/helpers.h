@@ -14,6 +14,9 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex, except in open() and the destructor.
 class Helpers {
 public:
+    // For tests: how long a helper must have begun no load. In force for all.
+    static void set_quiet_ns(uint64_t ns);
+
     explicit Helpers(Device& device) : device_(device), bond_(device.backend()) {}
     ~Helpers();
     Helpers(const Helpers&) = delete;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 
+#include "core/movement/helpers.h"
 #include "engine.h"
 #include "transfer/bond/bond.h"
 #include "unpacking_fixture.h"
@@ -16,23 +17,24 @@ protected:
         if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
     }
 
-    static std::string options(const std::string& speed) {
-        return "capacity=512MiB;poison=1;bandwidth=" + speed + ";latency=1us";
+    // Links of so many GB/s, which plans are told.
+    static std::string options(uint64_t speed) {
+        return "capacity=512MiB;poison=1;bandwidth=" + std::to_string(speed) + "GB/s;latency=1us";
     }
-    static DeviceSettings helped(const std::string& helpers, const std::string& speed = "2GB/s") {
+    static DeviceSettings helped(const std::string& helpers, uint64_t speed = 2) {
         return {.name = "host:0",
                 .options = options(speed),
                 .budget_bytes = 160 * kMiB,
                 .page_bytes = 64 << 10,
-                .link_bytes_per_second = 0,
+                .link_bytes_per_second = speed * 1'000'000'000,
                 .helpers = helpers};
     }
-    static DeviceSettings helper(const std::string& name, const std::string& speed = "2GB/s") {
+    static DeviceSettings helper(const std::string& name, uint64_t speed = 2) {
         return {.name = name,
                 .options = options(speed),
                 .budget_bytes = 256 * kMiB,
                 .page_bytes = 64 << 10,
-                .link_bytes_per_second = 0,
+                .link_bytes_per_second = speed * 1'000'000'000,
                 .device_flags = SH_HELPS_OTHERS};
     }
     static std::vector<BlockSpec> blocks() { return equal_blocks(10, 24 * kMiB - 100); }
@@ -49,7 +51,7 @@ double helped_part(const Model& model) {
 }
 
 TEST_F(HelpersTest, helpers_bring_their_share_and_every_byte_is_right) {
-    TestDevice first(helper("host:1")), second(helper("host:2", "1GB/s"));
+    TestDevice first(helper("host:1")), second(helper("host:2", 1));
     TestDevice device(helped("host:1,host:2"));
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
@@ -76,10 +78,10 @@ TEST_F(HelpersTest, plans_count_with_the_helpers) {
     }
     TestDevice fourth(helper("host:4"));
     TestDevice third({.name = "host:3",
-                      .options = options("2GB/s"),
+                      .options = options(2),
                       .budget_bytes = 160 * kMiB,
                       .page_bytes = 64 << 10,
-                      .link_bytes_per_second = 0,
+                      .link_bytes_per_second = 2'000'000'000,
                       .helpers = "host:4"});
     Model model(third, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
@@ -105,13 +107,23 @@ TEST_F(HelpersTest, a_helper_that_streams_for_itself_is_left_alone) {
     TestDevice neighbour(helper("host:1"));
     DeviceSettings settings = helped("host:1");
     TestDevice device(settings);
-    Model own(neighbour, equal_blocks(20, 24 * kMiB));
+    sh_runtime_options some = SH_RUNTIME_OPTIONS_INIT;
+    some.max_bytes = 128 * kMiB;  // the buffer fits beside it
+    Model own(neighbour, equal_blocks(10, 24 * kMiB), some);
     Model model(device, blocks());
     SUCCEEDS(own.schedule(forward(own.size())));
     SUCCEEDS(model.schedule(forward(model.size())));
+    core::Helpers::set_quiet_ns(3'600'000'000'000);
     run_steps(own, 1, neighbour.stream());
     run_steps(model, 1, device.stream());
     EXPECT_EQ(model.stats().helped_bytes, 0u);
+    core::Helpers::set_quiet_ns(0);
+    neighbour.synchronize();
+    SUCCEEDS(sh_runtime_synchronize(own.runtime()));
+    run_steps(model, 1, device.stream());
+    EXPECT_GT(model.stats().helped_bytes, 0u);
+    core::Helpers::set_quiet_ns(100'000'000);
+    device.synchronize();
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
