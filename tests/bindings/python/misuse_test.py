@@ -38,6 +38,8 @@ def test_exceptions_are_one_class_for_each_hundred():
     )
     assert status_of(lambda: sh.Device("host", page_bytes=3)) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("host", staging_cpus="x")) is sh.Status.ERROR_INVALID_ARGUMENT
+    assert status_of(lambda: sh.Device("host:7", helpers=["host:6", "host:7"])) is sh.Status.ERROR_INVALID_ARGUMENT
+    assert status_of(lambda: sh.Device("sim", helpers="auto")) is sh.Status.ERROR_UNSUPPORTED
     assert status_of(lambda: sh.Device("host", host_node=5000)) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("host", device_memory=(8, 4096))) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("nobody")) is sh.Status.ERROR_NOT_FOUND

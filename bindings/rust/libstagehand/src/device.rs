@@ -188,7 +188,7 @@ impl Device {
             staging_piece_bytes: caps.staging_piece_bytes,
             staging_threads: caps.staging_threads,
             host_node: caps.host_node.checked_sub(1),
-            bus_id: text(&caps.bus_id),
+            bus_id: field_text(&caps.bus_id),
         })
     }
 

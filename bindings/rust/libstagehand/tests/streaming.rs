@@ -131,6 +131,9 @@ fn host_memory_and_threads_can_be_placed() {
         let block = runtime.register_block(BlockDesc::from_source(Source::owned(contents(1, 9_000)))).unwrap();
         compare(&runtime, &[block], &[contents(1, 9_000)]);
     }
+    let options = DeviceOptions { helpers: Some("host:7".into()), helps: true, ..Default::default() };
+    let refused = Device::open_with("host:7", &options).unwrap_err();
+    assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("helpers"), "{refused}");
     let options = DeviceOptions { staging_cpus: Some("1-".into()), ..Default::default() };
     let refused = Device::open_with("host", &options).unwrap_err();
     assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("staging_cpus"), "{refused}");
