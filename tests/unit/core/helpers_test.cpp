@@ -15,8 +15,14 @@ class HelpersTest : public testing::Test {
 protected:
     void SetUp() override {
         if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
+        least_ = transfer::Bond::least_bytes();
+        transfer::Bond::set_least_bytes(256 << 10);
+    }
+    void TearDown() override {
+        if (least_) transfer::Bond::set_least_bytes(least_);
     }
 
+    static constexpr uint64_t kBlock = (3 << 20) - 100;
     // Links of so many GB/s, which plans are told.
     static std::string options(uint64_t speed) {
         return "capacity=512MiB;poison=1;bandwidth=" + std::to_string(speed) + "GB/s;latency=1us";
@@ -24,7 +30,7 @@ protected:
     static DeviceSettings helped(const std::string& helpers, uint64_t speed = 2) {
         return {.name = "host:0",
                 .options = options(speed),
-                .budget_bytes = 160 * kMiB,
+                .budget_bytes = 20 * kMiB,
                 .page_bytes = 64 << 10,
                 .link_bytes_per_second = speed * 1'000'000'000,
                 .helpers = helpers};
@@ -37,11 +43,13 @@ protected:
                 .link_bytes_per_second = speed * 1'000'000'000,
                 .device_flags = SH_HELPS_OTHERS};
     }
-    static std::vector<BlockSpec> blocks() { return equal_blocks(10, 24 * kMiB - 100); }
+    static std::vector<BlockSpec> blocks() { return equal_blocks(10, kBlock); }
 
     static void run_steps(Model& model, int steps, sh_stream stream) {
         for (int k = 0; k < steps; k++) SUCCEEDS(model.step(forward(model.size()), stream));
     }
+
+    uint64_t least_ = 0;
 };
 
 // The part of the bytes that helpers brought.
@@ -79,7 +87,7 @@ TEST_F(HelpersTest, plans_count_with_the_helpers) {
     TestDevice fourth(helper("host:4"));
     TestDevice third({.name = "host:3",
                       .options = options(2),
-                      .budget_bytes = 160 * kMiB,
+                      .budget_bytes = 20 * kMiB,
                       .page_bytes = 64 << 10,
                       .link_bytes_per_second = 2'000'000'000,
                       .helpers = "host:4"});
@@ -108,8 +116,8 @@ TEST_F(HelpersTest, a_helper_that_streams_for_itself_is_left_alone) {
     DeviceSettings settings = helped("host:1");
     TestDevice device(settings);
     sh_runtime_options some = SH_RUNTIME_OPTIONS_INIT;
-    some.max_bytes = 128 * kMiB;  // the buffer fits beside it
-    Model own(neighbour, equal_blocks(10, 24 * kMiB), some);
+    some.max_bytes = 16 * kMiB;  // the buffer fits beside it
+    Model own(neighbour, equal_blocks(10, kBlock), some);
     Model model(device, blocks());
     SUCCEEDS(own.schedule(forward(own.size())));
     SUCCEEDS(model.schedule(forward(model.size())));
@@ -148,7 +156,7 @@ TEST_F(HelpersTest, pieces_that_workers_read_come_over_all_links) {
     settings.staging_bytes = 64 * kMiB;
     TestDevice device(settings);
     for (const Origin origin : {Origin::pageable, Origin::mapped, Origin::file, Origin::fill}) {
-        Model model(device, equal_blocks(10, 24 * kMiB - 100, origin));
+        Model model(device, equal_blocks(10, kBlock, origin));
         SUCCEEDS(model.schedule(forward(model.size())));
         run_steps(model, 2, device.stream());
         device.synchronize();
@@ -222,7 +230,7 @@ TEST_F(HelpersTest, a_pause_gives_the_buffers_back) {
 TEST_F(HelpersTest, small_copies_take_the_own_link) {
     TestDevice neighbour(helper("host:1"));
     TestDevice device(helped("host:1"));
-    Model model(device, equal_blocks(300, kMiB));
+    Model model(device, equal_blocks(240, 100 << 10));
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 2, device.stream());
     device.synchronize();
@@ -250,8 +258,11 @@ TEST_F(HelpersTest, another_opening_does_not_change_the_helpers) {
 TEST_F(HelpersTest, two_devices_help_each_other) {
     DeviceSettings one = helped("host:1"), other = helped("host:0");
     other.name = "host:1";
+    one.budget_bytes = other.budget_bytes = 128 * kMiB;  // enough for a buffer
+    sh_runtime_options some = SH_RUNTIME_OPTIONS_INIT;
+    some.max_bytes = 20 * kMiB;
     TestDevice first(one), second(other);
-    Model a(first, blocks()), b(second, blocks());
+    Model a(first, blocks(), some), b(second, blocks(), some);
     SUCCEEDS(a.schedule(forward(a.size())));
     SUCCEEDS(b.schedule(forward(b.size())));
     run_steps(a, 2, first.stream());
