@@ -9,7 +9,7 @@ Status bad_helpers(const std::string& given, const std::string& why) {
     return Status(SH_ERROR_INVALID_ARGUMENT, "options.helpers is \"" + given + "\": " + why);
 }
 
-// The backends of a process are few, so that each has one name for each device.
+// "cuda" is "cuda:0", so that each device has one name.
 Status complete(const std::string& name, std::string* out) {
     std::string backend;
     uint32_t index = 0;

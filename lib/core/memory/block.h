@@ -19,10 +19,10 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 struct Load;
 
-// The parts of a block that are seldom needed.
 // The packed copies of a block's segments (SH_BLOCK_PACK): one entry for each, or none.
 using BlockCopies = std::vector<transfer::PackedCopy>;
 
+// The parts of a block that are seldom needed.
 struct BlockDetail {
     std::vector<transfer::Segment> segments;  // sorted by offset
     sh_load_fn on_load = nullptr;
