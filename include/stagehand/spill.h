@@ -300,6 +300,8 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint
 /**
  * Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
  * Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+ * A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
+ * other threads lets no restore take this memory before this function has returned.
  * @param tickets   `count` tickets. Copies are queued in this order.
  * @param addresses One address for each ticket, never 0, of sh_ticket_info.bytes bytes of device memory that belong to
  *                  `stream`. The caller keeps the memory until sh_restore() has taken it, or until the last ticket of

@@ -117,7 +117,7 @@ class _Prefetched:
     has ended.
     """
 
-    __slots__ = ("memory", "shift", "stream", "ticket", "offset")
+    __slots__ = ("memory", "shift", "stream", "ticket", "offset", "has_begun")
 
     def __init__(self, memory: torch.Tensor, shift: int, stream: int, ticket: int, offset: int) -> None:
         self.memory = memory
@@ -125,6 +125,9 @@ class _Prefetched:
         self.stream = stream
         self.ticket = ticket  # that was named
         self.offset = offset  # of its tensor in the copy
+        # Another thread may restore the tensor before the copy begins. The copy writes to this memory even then, so
+        # no restore may take the memory earlier.
+        self.has_begun = False
 
 
 class Others(NamedTuple):
@@ -211,7 +214,8 @@ class SpilledDevice:
         saved_bytes = stats.kept_bytes + stats.leaving_bytes
         for found in list(self.saved.values()):
             if (saved := found()) is not None and saved.contents.prefetched:
-                saved_bytes += sum(one.memory.nbytes for one in saved.contents.prefetched.values())
+                # Backwards of other threads may change the table meanwhile.
+                saved_bytes += sum(one.memory.nbytes for one in list(saved.contents.prefetched.values()))
         # A backward frees saved tensors, and had them at its peak.
         before, self._saved_bytes = self._saved_bytes, saved_bytes
         return Others(max(0, used - max(before, saved_bytes)), used, self.in_use())
@@ -344,14 +348,20 @@ class SpilledDevice:
                 if contents.count <= 1:
                     contents.restored = None
                 return self._view(saved, restored, info.offset)
-        memory, shift = self._memory(saved, info, stream)
+        found = self._claimed(contents, info.prefetched_address, stream)
+        if found is not None:
+            memory, shift = found.memory, found.shift
+        else:
+            memory, shift = self._allocated(saved, info.bytes, info.offset)
         address = memory.data_ptr() + shift
         status = _restore(handle, number, address, stream)
         if status < 0:
+            if found is not None:
+                contents.prefetched[address] = found  # a copy may still write there
             if status == Status.ERROR_DEVICE_LOST:
                 _lost.append(memory)
             raise error_of(status)
-        if address == info.prefetched_address and contents.prefetched.pop(address, None) is not None:
+        if found is not None:
             self._ahead -= 1
         made = self._over(saved, memory, shift + info.offset)
         if contents.count > 1:
@@ -370,7 +380,8 @@ class SpilledDevice:
             address, found = prefetched.popitem()
         except KeyError:  # another thread restores the same tensor
             return None
-        if found.ticket != number or found.stream != stream or _restore(handle, number, address, stream) < 0:
+        right = found.has_begun and found.ticket == number and found.stream == stream
+        if not right or _restore(handle, number, address, stream) < 0:
             prefetched[address] = found
             return None  # the caller tries again, and tells of a failure
         self._ahead -= 1
@@ -391,16 +402,17 @@ class SpilledDevice:
         begin = restored.shift + offset
         return tensor.as_strided(saved.size, saved.stride, begin // saved.dtype.itemsize)
 
-    def _memory(self, saved: Saved, info: Any, stream: int) -> tuple[torch.Tensor, int]:
+    def _claimed(self, contents: Contents, address: int, stream: int) -> _Prefetched | None:
+        """Takes the memory that a copy was prefetched to, so that no other restore takes it as well."""
+        found: _Prefetched | None = contents.prefetched.get(address)
+        if found is None or not found.has_begun or found.stream != stream:
+            return None
+        return contents.prefetched.pop(address, None)
+
+    def _allocated(self, saved: Saved, bytes: int, offset: int) -> tuple[torch.Tensor, int]:
         """Returns memory that a tensor comes back to, and where it begins there. Kernels may depend on how memory is
         aligned, so it is aligned as the tensor was.
         """
-        found: _Prefetched | None = saved.contents.prefetched.get(info.prefetched_address)
-        if found is not None and found.stream == stream:
-            return found.memory, found.shift
-        return self._allocated(saved, info.bytes, info.offset)
-
-    def _allocated(self, saved: Saved, bytes: int, offset: int) -> tuple[torch.Tensor, int]:
         shift = (saved.begin - offset) % self._alignment
         if not shift and not offset and bytes == saved.bytes:
             return torch.empty_strided(saved.size, saved.stride, dtype=saved.dtype, device=self.device), 0
@@ -425,7 +437,8 @@ class SpilledDevice:
         status = _get_upcoming(handle, self._used_from_time_to_time(), out, _NAMED)
         upcoming = _unpack(out, 1 + 3 * out[0]) if status >= 0 and out[0] else ()
         self._buffers.append(out)
-        named, numbers, addresses = [], [], []
+        begun: list[tuple[Saved, _Prefetched]] = []
+        addresses = []
         for at in range(1, len(upcoming), 3):
             number, bytes, offset = upcoming[at : at + 3]
             found = self.saved.get(number)
@@ -437,27 +450,37 @@ class SpilledDevice:
             except torch.OutOfMemoryError:
                 break  # the tensor comes back when it is needed, and other memory may be free by then
             address = memory.data_ptr() + shift
-            saved.contents.prefetched[address] = _Prefetched(memory, shift, stream, number, offset)
-            named.append(saved)
-            numbers.append(number)
+            # Noted before the copy begins, so that the memory outlives the copy whatever interrupts this call.
+            one = saved.contents.prefetched[address] = _Prefetched(memory, shift, stream, number, offset)
+            begun.append((saved, one))
             addresses.append(address)
-        if not numbers:
+        if not begun:
             return
-        self._ahead += len(numbers)
-        status = lib.sh_prefetch_spilled(handle, numbers, addresses, len(numbers), stream)
+        self._ahead += len(begun)
+        status = lib.sh_prefetch_spilled(handle, [one.ticket for _, one in begun], addresses, len(begun), stream)
         if status < 0:
-            self._forget_failed(status, named, numbers, addresses)
+            begun = self._forget_failed(status, begun, addresses)
+        for _, one in begun:
+            one.has_begun = True
 
-    def _forget_failed(self, status: int, named: list[Saved], numbers: list[int], addresses: list[int]) -> None:
-        """Gives up the memory of copies that did not begin. The restore that tries again tells of the failure."""
+    def _forget_failed(
+        self, status: int, named: list[tuple[Saved, _Prefetched]], addresses: list[int]
+    ) -> list[tuple[Saved, _Prefetched]]:
+        """Gives up the memory of copies that did not begin, and returns the others. The restore that tries again tells
+        of the failure.
+        """
+        begun = []
         info = _new(_INFO)
         info.struct_size = _INFO_BYTES
-        for saved, number, address in zip(named, numbers, addresses):
-            if _get_info(self.spiller._handle, number, info) < 0 or info.prefetched_address != address:
-                self._ahead -= 1
-                lost = saved.contents.prefetched.pop(address, None)
-                if status == Status.ERROR_DEVICE_LOST:
-                    _lost.append(lost)
+        for (saved, one), address in zip(named, addresses):
+            if _get_info(self.spiller._handle, one.ticket, info) >= 0 and info.prefetched_address == address:
+                begun.append((saved, one))
+                continue
+            self._ahead -= 1
+            saved.contents.prefetched.pop(address, None)
+            if status == Status.ERROR_DEVICE_LOST:
+                _lost.append(one)
+        return begun
 
     def forget_restored(self) -> None:
         """Gives up tensors that have come back and are kept for other saved tensors. Called when a backward ends."""

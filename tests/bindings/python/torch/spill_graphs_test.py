@@ -237,29 +237,3 @@ def test_a_look_at_what_a_node_has_saved(device):
 def test_functional_transforms_are_refused(device):
     with spilling(None, device), pytest.raises(RuntimeError, match="saved tensor hooks"):
         torch.func.grad(lambda x: x.exp().sum())(torch.randn(10))
-
-
-def test_threads(device):
-    """Each thread has hooks of its own. One object may serve several threads."""
-    model, x = made("mlp")
-    want = step(model, x)
-    results = []
-
-    def work(spilled):
-        copy = Mlp()
-        copy.load_state_dict(model.state_dict())
-        with spilled:
-            for _ in range(20):
-                loss = copy(x).square().mean()
-                copy.zero_grad()
-                loss.backward()
-                results.append([loss.detach(), *(one.grad.clone() for one in copy.parameters())])
-
-    with spilling(model, device, keep="5KB") as spilled:
-        threads = [threading.Thread(target=work, args=[spilled]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(results) == 80 and all(equal(one, want) for one in results)
-    assert nothing_is_left(spilled)
