@@ -96,7 +96,8 @@ bool Helpers::is_idle(Device& helper) {
 }
 
 void Helpers::choose() noexcept {
-    bond_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device));
+    if (!bond_.own_speed_is_known())
+        bond_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device), device_.lone_copy_ns());
     for (Helper& helper : all_) bond_.use(helper.way, is_idle(helper.buffer->helper()));
 }
 

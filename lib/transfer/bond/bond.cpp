@@ -92,9 +92,14 @@ void Bond::fail(size_t way) {
     ways_[way].failed = true;
 }
 
-void Bond::set_own_speed(double bytes_per_ns) {
+void Bond::set_own_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
     std::lock_guard lock(mutex_);
-    own_speed_ = bytes_per_ns;
+    own_speed_.start(bytes_per_ns, lone_copy_ns, least_part());
+}
+
+bool Bond::own_speed_is_known() const {
+    std::lock_guard lock(mutex_);
+    return own_speed_.known();
 }
 
 Status Bond::join_all(Relay::Follower follower, sh_stream stream) {
@@ -174,7 +179,11 @@ Status Bond::issue(sh_stream lane, std::span<const Command> commands, std::span<
     std::lock_guard lock(mutex_);
     if (!divide(commands)) return transfer::issue(device_, lane, commands, events, waited, out, meter);
     prepare(load, events.size());
+    // Without a meter, copies must not be timed.
+    if (meter && !meter->running()) meter = &own_speed_.meter();
     SH_TRY(transfer::issue(device_, lane, own_, events, waited, out, meter));
+    own_speed_.copied();
+    own_speed_.look();
     for (const Part& part : parts_) {
         bool brought = false;
         SH_TRY(bring(part.way, part.command, events, load, out, &brought));
@@ -190,7 +199,7 @@ bool Bond::divide(std::span<const Command> commands) {
     left_.clear();
     is_cut_ = false;
     for (DealtLink& link : links_) link.free_at_ns = 0;
-    if (own_speed_ <= 0 || !std::ranges::any_of(ways_, &Way::usable)) return false;
+    if (!own_speed_.known() || !std::ranges::any_of(ways_, &Way::usable)) return false;
     for (const Command& command : commands) divide(command);
     return !parts_.empty();
 }
@@ -202,7 +211,7 @@ void Bond::divide(const Command& command) {
     is_cut_ = splits;
     if (!splits) return;
     const auto* const from = reinterpret_cast<const void*>(command.other);
-    links_[0].bytes_per_ns = own_speed_;
+    links_[0].bytes_per_ns = own_speed_.bytes_per_ns();
     for (size_t i = 0; i < ways_.size(); i++)
         links_[i + 1].bytes_per_ns =
             ways_[i].usable() && ways_[i].relay->takes(from, command.bytes) ? ways_[i].relay->speed() : 0;
@@ -255,7 +264,7 @@ Status Bond::issue_whole(sh_stream lane, std::span<const Command> commands, std:
     *out_stream = lane;
     even_out();
     const size_t chosen = choose(commands, bytes);
-    const double speed = chosen ? ways_[chosen - 1].relay->speed() : own_speed_;
+    const double speed = chosen ? ways_[chosen - 1].relay->speed() : own_speed_.bytes_per_ns();
     if (speed > 0) given_ns_[chosen] += static_cast<double>(bytes) / speed;
     if (!chosen) return transfer::issue(device_, lane, commands, events, waited, out);
     left_.clear();
@@ -282,10 +291,10 @@ void Bond::even_out() {
 
 // The way that would have carried the bytes first, 0 for the own link.
 size_t Bond::choose(std::span<const Command> commands, uint64_t bytes) const {
-    if (bytes < least || commands.size() > kMostCommands || own_speed_ <= 0) return 0;
+    if (bytes < least || commands.size() > kMostCommands || !own_speed_.known()) return 0;
     const auto end_of = [&](size_t way, double speed) { return given_ns_[way] + static_cast<double>(bytes) / speed; };
     size_t chosen = 0;
-    double first = end_of(0, own_speed_);
+    double first = end_of(0, own_speed_.bytes_per_ns());
     for (size_t i = 0; i < ways_.size(); i++) {
         if (!ways_[i].usable() || ways_[i].relay->speed() <= 0) continue;
         const double end = end_of(i + 1, ways_[i].relay->speed());

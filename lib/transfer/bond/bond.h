@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "transfer/bond/deal.h"
 #include "transfer/bond/relay.h"
+#include "transfer/bond/running_speed.h"
 #include "transfer/route/issue.h"
 
 namespace stagehand::transfer {
@@ -40,7 +41,7 @@ public:
     // For tests with small blocks. In force for all bonds.
     static void set_least_bytes(uint64_t bytes);
 
-    explicit Bond(BackendDevice& device) : device_(device) {}
+    explicit Bond(BackendDevice& device) : device_(device), own_speed_(device, kCopiesBetween) {}
     ~Bond();
     Bond(const Bond&) = delete;
     Bond& operator=(const Bond&) = delete;
@@ -63,8 +64,9 @@ public:
     uint64_t bytes(size_t way) const;  // that it has brought
     double speed(size_t way) const;    // that its link shows, in bytes per nanosecond
     size_t ways() const;               // beside the own link
-    // The speed of the device's own link, in bytes per nanosecond.
-    void set_own_speed(double bytes_per_ns);
+    // The speed of the device's own link, in bytes per nanosecond, until its copies show it. See Relay::set_speed().
+    void set_own_speed(double bytes_per_ns, uint64_t lone_copy_ns);
+    bool own_speed_is_known() const;
 
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
@@ -86,6 +88,8 @@ public:
     Status settle();
 
 private:
+    static constexpr uint64_t kCopiesBetween = 16;  // from one sample of the own link's speed to the next
+
     struct Way {
         std::unique_ptr<Relay> relay;
         std::string name;
@@ -112,11 +116,10 @@ private:
     mutable std::mutex mutex_;
     Lane joint_;  // loads end here
     std::vector<Way> ways_;
-    double own_speed_ = 0;
-    std::vector<double>
-        given_ns_;                // link time of the whole pieces that each way was given: the own link, then the ways
-    sh_backend_event begun_ = 0;  // see follow_all()
-    sh_backend_event tail_ = 0;   // of the lane, for finish()
+    RunningSpeed own_speed_;
+    std::vector<double> given_ns_;  // link time of the whole pieces that the own link was given, and then the ways
+    sh_backend_event begun_ = 0;    // see follow_all()
+    sh_backend_event tail_ = 0;     // of the lane, for finish()
     std::vector<DealtLink> links_;  // the own one, then the ways
     std::vector<Command> own_;      // of the call under way: what the own link brings
     std::vector<Part> parts_;       // and what relays bring

@@ -9,8 +9,6 @@ namespace stagehand::transfer {
 namespace {
 
 constexpr uint64_t kRelayAlignment = 256;
-// The slots that are filled from one measurement of the speed to the next.
-constexpr uint64_t kPassesBetween = 256;
 
 }  // namespace
 
@@ -30,7 +28,6 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     if (!slot_bytes_) return Status(SH_ERROR_INTERNAL, "the buffer of a relay is too small");
     next_ = 0;
     last_ = 0;
-    passes_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
     SH_TRY(lanes.lend(Direction::to_device, &across_));
@@ -78,7 +75,8 @@ bool Relay::takes(const void* memory, uint64_t bytes) {
 
 Status Relay::bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
     Status status = queue(command, events, waited);
-    look_at_speed();
+    down_speed_.look();
+    across_speed_.look();
     if (status.ok()) return status;
     // What was queued before the failure may still write. It ends here, and the bytes may then come another way.
     if (const Status settled = settle(); !settled.ok()) return settled;
@@ -101,19 +99,20 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
 Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
     settled_ = false;
     SH_TRY(helper_.stream_wait_event(down_.stream(), slot.emptied));
-    const bool down_timed = down_meter_.begin(down_.stream(), bytes);
+    const bool down_timed = down_speed_.meter().begin(down_.stream(), bytes);
     SH_TRY(helper_.copy_to_device(down_.stream(), slot.address, from, bytes));
-    if (down_timed) down_meter_.end(down_.stream());
+    if (down_timed) down_speed_.meter().end(down_.stream());
     SH_TRY(helper_.event_record(slot.filled, down_.stream()));
     SH_TRY(device_.stream_wait_event(across_.stream(), slot.filled));
-    const bool across_timed = across_meter_.begin(across_.stream(), bytes);
+    const bool across_timed = across_speed_.meter().begin(across_.stream(), bytes);
     SH_TRY(device_.copy_on_device(across_.stream(), to, slot.address, bytes));
-    if (across_timed) across_meter_.end(across_.stream());
+    if (across_timed) across_speed_.meter().end(across_.stream());
     SH_TRY(device_.event_record(slot.emptied, across_.stream()));
     last_ = slot.emptied;
     pending_[0] = pending_[1] = true;
     settled_ = true;  // the events tell when the copies have ended
-    passes_++;
+    down_speed_.copied();
+    across_speed_.copied();
     brought_++;
     return Status();
 }
@@ -127,27 +126,14 @@ Status Relay::join(Follower follower, sh_stream stream) {
 }
 
 void Relay::set_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
-    speed_ = bytes_per_ns;
-    lone_copy_ns_ = lone_copy_ns;
-    start_meters();
-}
-
-void Relay::start_meters() {
     const uint64_t least = slot_bytes_ / 2;
-    down_meter_.start(least);
-    across_meter_.start(least);
-    passes_ = 0;
+    down_speed_.start(bytes_per_ns, lone_copy_ns, least);
+    across_speed_.start(0, lone_copy_ns, least);
 }
 
-void Relay::look_at_speed() {
-    if (passes_ < kPassesBetween) return;
-    double down = 0, across = 0;
-    const CopyMeter::Read down_read = down_meter_.read(lone_copy_ns_, &down);
-    const CopyMeter::Read across_read = across_meter_.read(lone_copy_ns_, &across);
-    if (down_read == CopyMeter::Read::not_yet || across_read == CopyMeter::Read::not_yet) return;
-    if (down_read == CopyMeter::Read::yes) speed_ = down;
-    if (down_read == CopyMeter::Read::yes && across_read == CopyMeter::Read::yes) speed_ = std::min(down, across);
-    start_meters();
+double Relay::speed() const {
+    const double down = down_speed_.bytes_per_ns();
+    return across_speed_.known() ? std::min(down, across_speed_.bytes_per_ns()) : down;
 }
 
 }  // namespace stagehand::transfer

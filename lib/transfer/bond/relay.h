@@ -8,8 +8,8 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "transfer/lane/lane.h"
+#include "transfer/bond/running_speed.h"
 #include "transfer/route/command.h"
-#include "transfer/route/copy_meter.h"
 
 namespace stagehand::transfer {
 
@@ -19,7 +19,10 @@ namespace stagehand::transfer {
 class Relay {
 public:
     Relay(BackendDevice& device, BackendDevice& helper)
-        : device_(device), helper_(helper), down_meter_(helper), across_meter_(device) {}
+        : device_(device),
+          helper_(helper),
+          down_speed_(helper, kPassesBetween),
+          across_speed_(device, kPassesBetween) {}
     ~Relay();
     Relay(const Relay&) = delete;
     Relay& operator=(const Relay&) = delete;
@@ -60,10 +63,11 @@ public:
     // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, to the helper
     // or from there, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes do.
     void set_speed(double bytes_per_ns, uint64_t lone_copy_ns);
-    double speed() const { return speed_; }
+    double speed() const;
 
 private:
     static constexpr uint32_t kSlots = 6;
+    static constexpr uint64_t kPassesBetween = 256;  // from one sample of the speed to the next
 
     struct Slot {
         uint64_t address = 0;
@@ -74,8 +78,6 @@ private:
     Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
     Status pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes);
-    void start_meters();
-    void look_at_speed();
     void forget();
 
     BackendDevice& device_;
@@ -88,10 +90,8 @@ private:
     sh_backend_event last_ = 0;         // `emptied` of the slot that was used last
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
-    CopyMeter down_meter_, across_meter_;
-    double speed_ = 0;
-    uint64_t lone_copy_ns_ = 0;
-    uint64_t passes_ = 0, brought_ = 0;
+    RunningSpeed down_speed_, across_speed_;
+    uint64_t brought_ = 0;
 };
 
 }  // namespace stagehand::transfer

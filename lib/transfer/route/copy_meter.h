@@ -22,6 +22,7 @@ public:
     // over as many copies as there were in the sample before.
     void start(uint64_t least_bytes);
     void stop() { running_ = false; }
+    bool running() const { return running_; }
 
     // Before and after a copy. The copy is timed if begin() returns true.
     bool begin(sh_stream stream, uint64_t bytes);

@@ -88,7 +88,7 @@ protected:
         ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, buffer_, 6 * kBondMiB).ok());
         relay->set_speed(1, 0);
         bond_->add(std::move(relay), "host:1");
-        bond_->set_own_speed(1);
+        bond_->set_own_speed(1, 0);
     }
     void TearDown() override {
         EXPECT_TRUE(bond_->synchronize(lane_.stream()).ok());
