@@ -63,6 +63,24 @@ std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& mode
     return bytes;
 }
 
+namespace {
+
+// A part of a packed tensor counts for its part of the packed bytes.
+std::uint64_t packed_bytes(const model::Block& block) {
+    std::uint64_t bytes = block.bytes;
+    for (const model::Segment& segment : block.segments) {
+        if (segment.packed_bytes != 0) {
+            bytes -= segment.bytes;
+            bytes += static_cast<std::uint64_t>(static_cast<double>(segment.bytes) *
+                                                static_cast<double>(segment.packed_bytes) /
+                                                static_cast<double>(segment.contents_bytes));
+        }
+    }
+    return bytes;
+}
+
+}  // namespace
+
 BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget) {
     BlockTable table;
     table.model = std::move(model);
@@ -74,6 +92,7 @@ BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t 
     for (model::Block& block : table.blocks) {
         close_gaps(block);
         table.block_bytes += block.bytes;
+        table.packed_bytes += packed_bytes(block);
         table.unordered_blocks += block.unordered ? 1 : 0;
         table.unordered_bytes += block.unordered ? block.bytes : 0;
     }

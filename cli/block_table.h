@@ -17,10 +17,13 @@ namespace stagehand::cli {
 struct BlockTable {
     model::Model model;
     std::vector<model::Block> blocks;
-    std::uint64_t block_bytes = 0;  // W: of all blocks
+    std::uint64_t block_bytes = 0;   // W: of all blocks
+    std::uint64_t packed_bytes = 0;  // what packing takes them to; block_bytes if no tensor is packed
     // The blocks that are not used in every step; they have no place in the order.
     std::size_t unordered_blocks = 0;
     std::uint64_t unordered_bytes = 0;
+
+    bool is_packed() const { return packed_bytes < block_bytes; }
 };
 
 model::Model read_model(const ModelOptions& options);

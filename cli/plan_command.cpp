@@ -1,12 +1,14 @@
 // `stagehand plan`: shows the plan for a budget, without streaming.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "block_table.h"
 #include "curve.h"
 #include "model/text.h"
+#include "model_files.h"
 #include "options.h"
 #include "plan_report.h"
 #include "planner.h"
@@ -42,12 +44,26 @@ int plan_command(const PlanOptions& options) {
     report.target = find_target(options, budget_bytes(options, model));
     const BlockTable table = group(std::move(model), options, report.target.budget_bytes);
 
-    Planner planner(report.target, table, options);
+    // Kinds of step are run in the simulation, which has no contents that could be packed.
+    std::optional<ModelFiles> packed;
+    if (table.is_packed() && options.kinds.empty()) {
+        packed.emplace(table.model);
+        measure_unpacking(options, table, *packed, report.target);
+        if (report.target.unpack_bytes_per_second == 0) {
+            packed.reset();
+        } else {
+            report.plain = Planner(report.target, table, options).plan();
+        }
+    }
+    Planner planner(report.target, table, options, packed ? &*packed : nullptr);
     report.page_bytes = planner.page_bytes();
     if (!options.kinds.empty()) {
         report.kinds = planner.plan_kinds();
     }
     report.plan = planner.plan();
+    if (table.is_packed() && options.kinds.empty() && !report.plain) {
+        report.plain = report.plan;
+    }
     report.compute_ms = options.kinds.empty() ? options.compute_ms : static_cast<double>(report.plan.compute_ns) / 1e6;
     report.parts = planner.block_parts();
     report.smallest_budget_block = planner.block_name(report.plan.smallest_budget_block);

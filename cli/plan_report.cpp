@@ -142,14 +142,28 @@ std::string curve_text(const PlanReport& report, const Terminal& terminal) {
     return text.text(terminal);
 }
 
-std::string facts_text(const PlanReport& report, const BlockTable& table, const Terminal& terminal) {
+std::string rate_text(std::uint64_t bytes_per_second) {
+    return model::format_rate(static_cast<double>(bytes_per_second));
+}
+
+// Whether weights cross the link packed.
+bool brings_packed(const PlanReport& report) { return report.plain && report.plan.unpack_bytes > 0; }
+
+void add_memory_facts(const PlanReport& report, const BlockTable& table, Facts& facts) {
     const sh_plan_info& plan = report.plan;
     const auto bytes = [](std::uint64_t count) { return model::format_bytes(count); };
     const auto share = [&](std::uint64_t part) {
         return share_text(static_cast<double>(part), static_cast<double>(plan.model_bytes)) + " of the model";
     };
-    Facts facts;
     facts.add("model", bytes(plan.model_bytes), fmt::format("{}, {}", report.model, description(table)));
+    if (table.is_packed()) {
+        facts.add(
+            "packed", bytes(table.packed_bytes),
+            brings_packed(report)
+                ? fmt::format("unpacked at {} beside the computing, and at {} by all of the device",
+                              rate_text(plan.unpack_bytes_per_second), rate_text(plan.whole_unpack_bytes_per_second))
+                : "the plan is for plain weights, which the host unpacks");
+    }
     facts.add("budget", bytes(report.target.budget_bytes),
               fmt::format("{}, in pages of {}", share(report.target.budget_bytes), bytes(report.page_bytes)));
     facts.add("smallest budget", bytes(plan.smallest_budget_bytes),
@@ -160,6 +174,10 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
               plan.streamed_blocks > 0
                   ? fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block"))
                   : "nothing is streamed");
+    if (brings_packed(report)) {
+        facts.add("kept packed", bytes(plan.packed_resident_bytes), "unpacked into the ring for each use");
+        facts.add("arriving", bytes(plan.unpack_bytes), "in which packed weights arrive");
+    }
     if (table.unordered_blocks > 0) {
         facts.add("unordered", bytes(plan.unordered_bytes),
                   fmt::format("shared by {} outside the order, {} together", counted(table.unordered_blocks, "block"),
@@ -168,20 +186,41 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     if (plan.padding_bytes > 0) {
         facts.add("padding", bytes(plan.padding_bytes), "bytes in the pages of the blocks that no block covers");
     }
-    facts.add("copied a step", bytes(plan.bytes_per_step),
-              fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
+}
+
+void add_time_facts(const PlanReport& report, Facts& facts) {
+    const sh_plan_info& plan = report.plan;
+    const bool packed = brings_packed(report);
+    facts.add("copied a step", model::format_bytes(plan.bytes_per_step),
+              fmt::format("{}no plan copies less than {}", packed ? "when unpacked; " : "",
+                          model::format_bytes(plan.bound_bytes_per_step)));
     facts.add("step time", time_text(ms(plan.step_ns)),
               ms(plan.bound_ns) >= 1e-3 ? fmt::format("by the plan's recurrence, {} of the bound",
                                                       ratio_text(ms(plan.step_ns), ms(plan.bound_ns)))
                                         : "by the plan's recurrence");
+    const std::string unpacking =
+        packed ? fmt::format(", (W − M) / {}", rate_text(plan.whole_unpack_bytes_per_second)) : "";
     facts.add("bound", time_text(ms(plan.bound_ns)),
-              fmt::format("max(compute {}, (W − M) / {}), at the {} speed of the link", time_text(report.compute_ms),
-                          model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
+              fmt::format("max(compute {}, ({} − M) / {}{}), at the {} speed of the link", time_text(report.compute_ms),
+                          packed ? "cW" : "W", rate_text(plan.link_bytes_per_second), unpacking,
                           report.target.link_measured ? "measured" : "given"));
+    if (packed) {
+        facts.add(
+            "as plain", time_text(ms(report.plain->step_ns)),
+            fmt::format("the plan for plain weights, which copies {} a step; its bound is {}",
+                        model::format_bytes(report.plain->bytes_per_step), time_text(ms(report.plain->bound_ns))));
+        return;
+    }
     facts.add("bound of plans", time_text(ms(plan.plan_bound_ns)),
               ms(plan.plan_bound_ns) >= 1e-3 ? fmt::format("no plan of whole pages is faster; the step time is {}",
                                                            ratio_text(ms(plan.step_ns), ms(plan.plan_bound_ns)))
                                              : "no plan of whole pages is faster");
+}
+
+std::string facts_text(const PlanReport& report, const BlockTable& table, const Terminal& terminal) {
+    Facts facts;
+    add_memory_facts(report, table, facts);
+    add_time_facts(report, facts);
     facts.add(
         "device", report.target.device,
         fmt::format("link {}, {} order", report.target.link_measured ? "measured" : "given", to_string(report.order)));
@@ -200,6 +239,22 @@ Json kinds_json(const std::vector<sh_kind_info>& kinds) {
                         {"alone_ms", ms(kind.alone_ns)}});
     }
     return list;
+}
+
+Json packed_json(const PlanReport& report, const BlockTable& table) {
+    const sh_plan_info& plain = *report.plain;
+    return {{"model_bytes", table.packed_bytes},
+            {"resident_bytes", report.plan.packed_resident_bytes},
+            {"unpack_bytes", report.plan.unpack_bytes},
+            {"unpack_bytes_per_second", report.plan.unpack_bytes_per_second},
+            {"whole_unpack_bytes_per_second", report.plan.whole_unpack_bytes_per_second},
+            {"plain",
+             {{"step_ms", ms(plain.step_ns)},
+              {"bound_ms", ms(plain.bound_ns)},
+              {"plan_bound_ms", ms(plain.plan_bound_ns)},
+              {"bytes_per_step", plain.bytes_per_step},
+              {"resident_bytes", plain.resident_bytes},
+              {"ring_bytes", plain.ring_bytes}}}};
 }
 
 Json curve_json(const Curve& curve) {
@@ -251,6 +306,9 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"unordered_block_bytes", table.unordered_bytes},
         {"expert_tensors", expert_names(table.model).count},
     };
+    if (report.plain) {
+        json["packed"] = packed_json(report, table);
+    }
     if (!report.kinds.empty()) {
         json["kinds"] = kinds_json(report.kinds);
     }

@@ -1,6 +1,7 @@
 // A plan as tables and as JSON.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct PlanReport {
     Order order = Order::forward;
     double compute_ms = 0;
     sh_plan_info plan = SH_PLAN_INFO_INIT;
+    std::optional<sh_plan_info> plain;  // of a packed model: the plan for the plain one
     std::string smallest_budget_block;
     std::vector<BlockPart> parts;     // as BlockTable::blocks
     std::vector<sh_kind_info> kinds;  // with --kinds

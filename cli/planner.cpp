@@ -26,8 +26,13 @@ std::string simulation_options(const PlanTarget& target, const BlockTable& table
     constexpr std::uint64_t spare = std::uint64_t{1} << 30;
     const std::uint64_t capacity =
         2 * (std::min(std::max(table.block_bytes, target.budget_bytes), most - spare) + spare);
-    return fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
-                       target.link_bytes_per_second, capacity);
+    std::string result = fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
+                                     target.link_bytes_per_second, capacity);
+    if (target.unpack_bytes_per_second != 0) {
+        result += fmt::format(";unpack_speed={};whole_unpack_speed={}", target.unpack_bytes_per_second,
+                              target.whole_unpack_bytes_per_second);
+    }
+    return result;
 }
 
 }  // namespace
@@ -67,11 +72,33 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     return target;
 }
 
-Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options)
-    : Planner(target, table, options, step_uses(table, options.order, options.compute_ms)) {}
+void measure_unpacking(const PlanOptions& options, const BlockTable& table, const ModelFiles& files,
+                       PlanTarget& target) {
+    DeviceRequest request;
+    request.name = target.device;
+    request.backend_options = options.backend_options;
+    request.budget_bytes = target.budget_bytes;
+    request.page_bytes = target.page_bytes;
+    request.link_bytes_per_second = target.link_bytes_per_second;
+    const Device device = open_device(request);
+    const Runtime runtime = create_runtime(device.get(), "stagehand plan");
+    const std::vector<sh_block> blocks = register_blocks(runtime.get(), table, &files);
+    const std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks);
+    check(sh_set_schedule(runtime.get(), uses.data(), uses.size()), "the order of use");
+    sh_plan_options trial = SH_PLAN_OPTIONS_INIT;
+    trial.flags = SH_PLAN_DRY_RUN;
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    check(sh_plan(runtime.get(), &trial, &info), "plan");
+    target.unpack_bytes_per_second = info.unpack_bytes_per_second;
+    target.whole_unpack_bytes_per_second = info.whole_unpack_bytes_per_second;
+}
 
 Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
-                 const std::vector<StepUse>& order)
+                 const ModelFiles* packed)
+    : Planner(target, table, options, step_uses(table, options.order, options.compute_ms), packed) {}
+
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
+                 const std::vector<StepUse>& order, const ModelFiles* packed)
     : table_(table), options_(options) {
     DeviceRequest request;
     request.name = "sim";
@@ -81,7 +108,7 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     request.link_bytes_per_second = target.link_bytes_per_second;
     device_ = open_device(request);
     runtime_ = create_runtime(device_.get(), "stagehand plan");
-    blocks_ = register_blocks(runtime_.get(), table, nullptr);
+    blocks_ = register_blocks(runtime_.get(), table, packed);
     std::vector<sh_use> uses = schedule(order, blocks_);
     if (!options.kinds.empty()) {  // their times are measured
         for (sh_use& use : uses) {

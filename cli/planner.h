@@ -9,6 +9,7 @@
 
 #include "block_table.h"
 #include "library.h"
+#include "model_files.h"
 #include "options.h"
 
 namespace stagehand::cli {
@@ -21,11 +22,18 @@ struct PlanTarget {
     std::uint64_t page_bytes = 0;  // 0: by the budget
     std::uint64_t link_bytes_per_second = 0;
     bool link_measured = false;
+    // Of contents, for a packed model: in a small part of the device, and in all of it. 0: the device does not unpack.
+    std::uint64_t unpack_bytes_per_second = 0;
+    std::uint64_t whole_unpack_bytes_per_second = 0;
 };
 
 // Opens the device that `options` names, and measures its link unless a bandwidth is given. `budget` 0 stands for the
 // automatic budget of the device.
 PlanTarget find_target(const PlanOptions& options, std::uint64_t budget);
+
+// Measures how fast the device unpacks. `files` are those of the table's model, which is packed.
+void measure_unpacking(const PlanOptions& options, const BlockTable& table, const ModelFiles& files,
+                       PlanTarget& target);
 
 // The parts of a block in a plan. Both are 0 for an unordered block.
 struct BlockPart {
@@ -35,12 +43,14 @@ struct BlockPart {
 
 class Planner {
 public:
-    // `table` and `options` must outlive the planner.
-    Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options);
+    // `table` and `options` must outlive the planner, and so must the files of a packed model, whose weights the plan
+    // brings packed. Without files the plan is the one for plain weights.
+    Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
+            const ModelFiles* packed = nullptr);
 
     // The same for an order of use that is known, with its times.
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
-            const std::vector<StepUse>& order);
+            const std::vector<StepUse>& order, const ModelFiles* packed = nullptr);
 
     // Makes the plan for the budget of the target. block_parts() is then about this plan.
     sh_plan_info plan();

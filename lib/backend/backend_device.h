@@ -139,7 +139,7 @@ public:
     Status contents_hash(sh_stream stream, uint64_t count, const sh_backend_range* ranges, sh_backend_digest* digests) {
         return check(table_.contents_hash(device_, stream, count, ranges, digests), "contents_hash");
     }
-    bool unpacks() const { return table_.unpack != nullptr && !has(SH_BACKEND_CONTENTLESS); }
+    bool unpacks() const { return table_.unpack != nullptr; }
     Status unpack(sh_stream stream, const sh_backend_packed& packed) {
         return check(table_.unpack(device_, stream, &packed), "unpack");
     }

@@ -137,7 +137,8 @@ class PackTest(CommandTest):
         plain = self.folder / "plain.safetensors"
         self.assertRegex(self.succeed("unpack", self.packed, "-o", plain).out, r"^3 of 7 tensors unpacked: .+ from .+")
 
-    def test_plans_are_those_of_the_plain_model(self):
+    def test_plans_of_small_models_are_those_of_the_plain_model(self):
+        """The memory through which packed weights arrive would be too large a part of the budget."""
         self.pack()
         plans = []
         for model in (self.model, self.packed):
@@ -146,7 +147,55 @@ class PackTest(CommandTest):
             ).json()
             del plan["model"]
             plans.append(plan)
+        packed = plans[1].pop("packed")
         self.assertEqual(*plans)
+        self.assertEqual(packed["unpack_bytes"], 0)
+        self.assertEqual(packed["plain"], {key: plans[0][key] for key in packed["plain"]})
+        text = self.succeed("plan", self.packed, "--budget", "50%", *SIM).out
+        self.assertIn("the plan is for plain weights, which the host unpacks", text)
+        self.assertNotIn("kept packed", text)
+        text = self.succeed("plan", self.packed, "--budget", "50%", *SIM, "--kinds", "a=1,b=2").out
+        self.assertIn("the plan is for plain weights, which the host unpacks", text)
+
+    def test_plans_count_with_packed_weights(self):
+        weights = normal("BF16", 100_000, 5)
+        tensors = {f"layers.{i}.weight": ("BF16", [9_000_000], weights * 90) for i in range(6)}  # 108 MB
+        model = model_files.write_safetensors(self.folder / "large.safetensors", tensors, {})
+        ratio = self.succeed("pack", model, "-o", self.packed, "--json").json()["ratio"]
+        speeds = ["bandwidth=1GB/s", "unpack_speed=20GB/s", "whole_unpack_speed=200GB/s"]
+        options = [word for one in speeds for word in ("--device-option", one)]
+
+        def plan(*arguments):
+            return self.succeed("plan", self.packed, "--device", "sim", *options, *arguments)
+
+        for budget, compute_ms in [("50%", 1), ("50%", 100), ("85%", 1)]:
+            figures = plan("--budget", budget, "--compute-ms", compute_ms, "--json").json()
+            packed, plain = figures["packed"], figures["packed"]["plain"]
+            self.assertAlmostEqual(packed["model_bytes"] / figures["model_bytes"], ratio, places=3)
+            self.assertAlmostEqual(packed["unpack_bytes_per_second"] / 20e9, 1, places=1)
+            self.assertAlmostEqual(packed["whole_unpack_bytes_per_second"] / 200e9, 1, places=1)
+            self.assertGreater(packed["unpack_bytes"], 0)
+            self.assertGreaterEqual(figures["step_ms"], figures["bound_ms"])
+            if compute_ms == 100:  # computing hides the copies, and nothing stays packed
+                self.assertEqual(packed["resident_bytes"], 0)
+                self.assertLess(figures["step_ms"], 1.03 * plain["step_ms"])
+            else:
+                self.assertGreater(packed["resident_bytes"], 0)
+                self.assertLess(figures["step_ms"], 0.75 * plain["step_ms"])
+                self.assertLess(figures["bound_ms"], 0.75 * plain["bound_ms"])
+        text = plan("--budget", "50%", "--compute-ms", 1).out
+        for said in ["unpacked at 20.0 GB/s beside the computing, and at 200 GB/s by all of the device", "kept packed",
+                     "(cW − M) / 1.00 GB/s, (W − M) / 200 GB/s", "the plan for plain weights, which copies "]:
+            self.assertIn(said, text)
+
+    def test_the_speed_of_unpacking_is_measured_on_the_device(self):
+        tensors = {"layers.0.weight": ("BF16", [20_000_000], normal("BF16", 100_000, 5) * 200)}
+        model = model_files.write_safetensors(self.folder / "large.safetensors", tensors, {})
+        self.succeed("pack", model, "-o", self.packed)
+        arguments = ["--budget", "40MiB", "--max-block", "4MiB", "--json"]
+        packed = self.succeed("plan", self.packed, "--device", "host", *arguments).json()["packed"]
+        self.assertGreater(packed["unpack_bytes_per_second"], 0)
+        self.assertGreater(packed["whole_unpack_bytes_per_second"], 0)
 
     def test_packed_weights_are_streamed(self):
         self.pack()

@@ -244,6 +244,8 @@ class PlanInfo:
     plan_bound_ns: int
     packed_resident_bytes: int
     unpack_bytes: int
+    unpack_bytes_per_second: int
+    whole_unpack_bytes_per_second: int
 
 
 @dataclass(frozen=True)

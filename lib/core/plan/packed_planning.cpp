@@ -197,6 +197,16 @@ Status Planner::make_with_kept(const Order& order, const Limits& limits, const R
 }
 
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+    const Status status = make_packed(order, limits, share_pages, out);
+    const auto speed = [](double ns_per_byte) {
+        return ns_per_byte > 0 ? static_cast<uint64_t>(1e9 / ns_per_byte) : 0;
+    };
+    out->unpack_bytes_per_second = speed(limits.unpack_ns_per_byte);
+    out->whole_unpack_bytes_per_second = speed(limits.whole_unpack_ns_per_byte);
+    return status;
+}
+
+Status Planner::make_packed(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     const uint64_t pages = pages_to_unpack_in(order, limits, share_pages);
     Status status = Status(SH_ERROR_BUDGET);
     if (pages) status = make_within(order, limits, share_pages - pages, out);

@@ -56,6 +56,7 @@ public:
         double plan_bound_ns = 0;
         uint64_t compute_ns = 0;
         uint64_t link_bytes_per_second = 0;
+        uint64_t unpack_bytes_per_second = 0, whole_unpack_bytes_per_second = 0;  // 0: the host unpacks
         uint64_t resident_blocks = 0, streamed_blocks = 0;
         // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
         std::vector<policy::KindTimes> kinds;
@@ -89,6 +90,7 @@ public:
 private:
     uint64_t pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages);
     // packed_planning.cpp
+    Status make_packed(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
     policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns);
     uint64_t share_out_kept(const Order& order, uint64_t kept_pages, Result* result);
     uint64_t bytes_not_brought(const Result& result);

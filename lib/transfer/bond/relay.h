@@ -7,8 +7,8 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/lane/lane.h"
 #include "transfer/bond/running_speed.h"
+#include "transfer/lane/lane.h"
 #include "transfer/route/command.h"
 
 namespace stagehand::transfer {

@@ -53,9 +53,12 @@ bool continues(const Segment& before, const Segment& segment) {
 
 Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOptions& options, Segment* out,
                     Status* out_pin_failure) {
-    // A backend without contents treats every source as pinned memory.
+    // A backend without contents treats every source as pinned memory. Memory may have none there, but a file has, and
+    // tells the sizes of packed chunks.
     if (device.has(SH_BACKEND_CONTENTLESS)) {
-        out->route = Route::straight;
+        const bool packed = from.packed_bytes && from.kind == SH_SOURCE_FILE && device.unpacks();
+        out->route = packed ? Route::packed : Route::straight;
+        if (packed) return open_source(from, &out->source);
         out->source.pointer = writable(from.pointer);
         return Status();
     }

@@ -17,7 +17,8 @@ protected:
         sh_backend_device* device = nullptr;
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
-        ASSERT_EQ(table.device_open(0, "bandwidth=1e9;latency=1000;granularity=4KiB;capacity=1GiB", &device, &info), SH_OK);
+        ASSERT_EQ(table.device_open(0, "bandwidth=1e9;latency=1000;granularity=4KiB;capacity=1GiB", &device, &info),
+                  SH_OK);
         device_ = std::make_unique<BackendDevice>(table, device, info);
         sh_backend_page page = 0;
         ASSERT_TRUE(device_->pages_create(kCopyBytes, 1, &page).ok());

@@ -1707,10 +1707,15 @@ resident_bytes, and the blocks count as streamed. Since 0.2*/
     pub packed_resident_bytes: u64,
     ///Device memory through which packed weights arrive. Since 0.2
     pub unpack_bytes: u64,
+    /**Speed, in bytes of contents, at which the device unpacks weights that arrive, beside the engine's work. It is
+measured once. 0: no block is packed, or the host unpacks. Since 0.2*/
+    pub unpack_bytes_per_second: u64,
+    ///The same for weights that stay packed, with all of the device. Since 0.2
+    pub whole_unpack_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 168usize];
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 184usize];
     ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
     [
         "Offset of field: sh_plan_info::struct_size",
@@ -1778,6 +1783,12 @@ const _: () = {
     [
         "Offset of field: sh_plan_info::unpack_bytes",
     ][::core::mem::offset_of!(sh_plan_info, unpack_bytes) - 160usize];
+    [
+        "Offset of field: sh_plan_info::unpack_bytes_per_second",
+    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes_per_second) - 168usize];
+    [
+        "Offset of field: sh_plan_info::whole_unpack_bytes_per_second",
+    ][::core::mem::offset_of!(sh_plan_info, whole_unpack_bytes_per_second) - 176usize];
 };
 ///How sh_register_parts() divides a block.
 #[repr(C)]
@@ -3626,6 +3637,8 @@ Since 0.2*/
     ) -> sh_status;
     /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
 Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
+other threads lets no restore take this memory before this function has returned.
 
 - `tickets`: `count` tickets. Copies are queued in this order.
 
