@@ -72,7 +72,7 @@ StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, c
       runtime_(create_runtime(device, "stagehand run")),
       uses_(step_uses(table, order, compute_ms)) {
     const bool contentless = (device_capabilities(device).flags & SH_DEVICE_VIRTUAL_TIME) != 0;
-    blocks_ = register_blocks(runtime_.get(), table, contentless ? nullptr : &files);
+    blocks_ = register_blocks(runtime_.get(), table, contentless && !table.is_packed() ? nullptr : &files);
     const std::vector<sh_use> order_of_use = schedule(uses_, blocks_);
     check(sh_set_schedule(runtime_.get(), order_of_use.data(), order_of_use.size()), "the order of use");
 }

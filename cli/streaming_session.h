@@ -14,8 +14,8 @@
 
 namespace stagehand::cli {
 
-// Registers the blocks of `table` in a runtime, and returns their ids. Without `files` (on a device with virtual time)
-// blocks have sizes but no contents.
+// Registers the blocks of `table` in a runtime, and returns their ids. Without `files`, blocks have sizes but no
+// contents: on a device with virtual time, which needs the files of a packed model for the sizes of its chunks.
 std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files);
 
 class StreamingSession {

@@ -183,9 +183,20 @@ class PackTest(CommandTest):
                 self.assertGreater(packed["resident_bytes"], 0)
                 self.assertLess(figures["step_ms"], 0.75 * plain["step_ms"])
                 self.assertLess(figures["bound_ms"], 0.75 * plain["bound_ms"])
+        ran = self.succeed(
+            *("run", self.packed, "--device", "sim", *options, "--budget", "50%", "--compute-ms", 100),
+            *("--steps", 3, "--json"),
+        ).json()
+        self.assertAlmostEqual(ran["step_ms"] / 100, 1, places=1)  # as planned
+        unpacked = plan("--budget", "50%", "--compute-ms", 100, "--json").json()["bytes_per_step"]
+        self.assertLess(ran["bytes_per_step"], 0.8 * unpacked)
         text = plan("--budget", "50%", "--compute-ms", 1).out
-        for said in ["unpacked at 20.0 GB/s beside the computing, and at 200 GB/s by all of the device", "kept packed",
-                     "(cW − M) / 1.00 GB/s, (W − M) / 200 GB/s", "the plan for plain weights, which copies "]:
+        for said in [
+            "unpacked at 20.0 GB/s beside the computing, and at 200 GB/s by all of the device",
+            "kept packed",
+            "(cW − M) / 1.00 GB/s, (W − M) / 200 GB/s",
+            "the plan for plain weights, which copies ",
+        ]:
             self.assertIn(said, text)
 
     def test_the_speed_of_unpacking_is_measured_on_the_device(self):

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = 32 << 20;
 constexpr uint64_t kPartOfShare = 128;  // the memory is this part of the share, between its limits
-constexpr uint64_t kLeastShare = 8;     // and the share must be so many times as large
+constexpr uint64_t kLeastShare = 4;     // and the share must be so many times as large
 
 }  // namespace
 

@@ -122,7 +122,7 @@ TEST_F(UnpackingTest, MemoryToUnpackInIsGivenBack) {
 
 // The memory is not worth a refusal: with less than eight times its size, the workers unpack.
 TEST_F(UnpackingTest, ASmallBudgetIsForWeights) {
-    SUCCEEDS(sh_device_set_budget(device_.get(), 30 << 20));
+    SUCCEEDS(sh_device_set_budget(device_.get(), 15 << 20));
     add_model(runtime_);
     for (int i = 0; i < 2; i++) step(runtime_);
     EXPECT_EQ(beside(runtime_), 0u);

@@ -407,7 +407,8 @@ class SpilledDevice:
         found: _Prefetched | None = contents.prefetched.get(address)
         if found is None or not found.has_begun or found.stream != stream:
             return None
-        return contents.prefetched.pop(address, None)
+        found = contents.prefetched.pop(address, None)
+        return found
 
     def _allocated(self, saved: Saved, bytes: int, offset: int) -> tuple[torch.Tensor, int]:
         """Returns memory that a tensor comes back to, and where it begins there. Kernels may depend on how memory is
