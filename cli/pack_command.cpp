@@ -20,6 +20,7 @@
 #include "packing/codec_error.h"
 #include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
+#include "packing/shards.h"
 #include "packing/tensor_file.h"
 #include "progress.h"
 #include "table.h"
@@ -67,10 +68,10 @@ std::uint64_t largest_header(const TensorFile& file) {
 
 class PackingFile {
 public:
-    PackingFile(TensorFile& from, const PackOptions& options)
+    PackingFile(TensorFile& from, const std::string& to, std::uint32_t threads)
         : from_(from),
-          threads_(options.threads ? options.threads : std::max(std::thread::hardware_concurrency(), 1u)),
-          writer_(options.output, largest_header(from)) {}
+          threads_(threads ? threads : std::max(std::thread::hardware_concurrency(), 1u)),
+          writer_(to, largest_header(from)) {}
 
     PackedRow add(const model::Tensor& tensor) {
         const std::vector<char> plain = from_.read(tensor);
@@ -187,36 +188,59 @@ Json json_of(const PackedRow& row) {
             {"raw_tiles", row.raw_tiles}};
 }
 
-}  // namespace
-
-int pack_command(const PackOptions& options) {
-    catch_interrupts();
-    TensorFile file(options.model);
-    if (file.is_packed()) {
-        throw model::ModelError(options.model, "metadata", "says that the tensors are packed already");
-    }
-    if (file.is_at(options.output)) {
-        throw CommandError(ExitCode::usage, fmt::format("{} is MODEL itself", model::printable(options.output)));
-    }
-    Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
-    progress.begin("packing", file.tensors().size(), 1);
-    const auto began = std::chrono::steady_clock::now();
+// What was packed, of all files.
+struct PackedFiles {
     std::vector<PackedRow> tensors;
     PackedRow all;
-    PackingFile packing(file, options);
-    for (const model::Tensor& tensor : file.tensors()) {
+    double seconds = 0;
+};
+
+void check_plain(const TensorFile& file, const Shard& shard) {
+    if (file.is_packed()) {
+        throw model::ModelError(shard.from, "metadata", "says that the tensors are packed already");
+    }
+    if (file.is_at(shard.to)) {
+        throw CommandError(ExitCode::usage, fmt::format("{} is MODEL itself", model::printable(shard.to)));
+    }
+}
+
+void pack_shard(const Shard& shard, const PackOptions& options, Progress& progress, PackedFiles& packed) {
+    TensorFile file(shard.from);
+    check_plain(file, shard);
+    progress.begin("packing", file.tensors().size(), 1);
+    const auto began = std::chrono::steady_clock::now();
+    PackingFile packing(file, shard.to, options.threads);
+    for (std::size_t i = 0; i < file.tensors().size(); ++i) {
         end_if_interrupted();
-        tensors.push_back(packing.add(tensor));
-        all.add(tensors.back());
-        progress.step(tensors.size() - 1, model::printable(tensors.back().name));
+        packed.tensors.push_back(packing.add(file.tensors()[i]));
+        packed.all.add(packed.tensors.back());
+        progress.step(i, model::printable(packed.tensors.back().name));
     }
     const std::string unfinished = packing.finish();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    packed.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     if (options.verify) {
         verify(file, unfinished, progress);
     }
     packing.publish();
+}
+
+}  // namespace
+
+int pack_command(const PackOptions& options) {
+    catch_interrupts();
+    const Shards shards(options.model, options.output);
+    for (const Shard& shard : shards.files()) {
+        check_plain(TensorFile(shard.from), shard);  // before anything is written
+    }
+    shards.begin();
+    Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
+    PackedFiles packed;
+    for (const Shard& shard : shards.files()) {
+        pack_shard(shard, options, progress, packed);
+    }
+    shards.finish();
     progress.clear();
+    const auto& [tensors, all, seconds] = packed;
     if (options.json) {
         Json json = {{"model", options.model},  {"output", options.output},
                      {"bytes", all.bytes},      {"packed_bytes", all.packed_bytes},

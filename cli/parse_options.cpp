@@ -207,7 +207,9 @@ void add_run_options(CLI::App* app, RunOptions& options) {
 
 void add_pack_options(CLI::App* app, PackOptions& options) {
     app->add_option("MODEL", options.model, "A safetensors file")->required()->type_name("");
-    app->add_option("-o,--output", options.output, "The packed file to write")->required()->type_name("FILE");
+    app->add_option("-o,--output", options.output, "The packed file to write, or the folder for shards")
+        ->required()
+        ->type_name("FILE");
     app->add_option("--threads", options.threads, "Pack with so many threads; by default one for each processor")
         ->check(CLI::Range(1, 1024).description(""))
         ->type_name("N");
@@ -218,7 +220,9 @@ void add_pack_options(CLI::App* app, PackOptions& options) {
 }
 
 void add_unpack_options(CLI::App* app, PackOptions& options) {
-    app->add_option("PACKED", options.model, "A file that `stagehand pack` has written")->required()->type_name("");
+    app->add_option("PACKED", options.model, "A file or a folder that `stagehand pack` has written")
+        ->required()
+        ->type_name("");
     app->add_option("-o,--output", options.output, "The safetensors file to write")->required()->type_name("FILE");
     add_flag(app, "--json", options.json, "Write one JSON object instead of a line");
     add_flag(app, "-q,--quiet", options.quiet, "Show no progress");

@@ -45,6 +45,7 @@ struct Model {
     std::vector<ModelFile> files;
     std::vector<Tensor> tensors;  // file by file, in the order in which each header names them
     std::uint64_t total_bytes = 0;
+    std::string index;  // path of the shard index; empty if the model has none
     // A few facts for people, such as "general.architecture"; at most metadata_entries of them, printable.
     std::vector<std::pair<std::string, std::string>> metadata;
     Arena arena;

@@ -102,6 +102,7 @@ Model read_sharded(const std::string& path, const ReadOptions& options, const Fo
     }
     check_names(model);
     check_shard_index(index, model);
+    model.index = path;
     return model;
 }
 

@@ -274,9 +274,61 @@ class PackTest(CommandTest):
         self.assertEqual(target.read_bytes()[8:9], b"{")
         self.assertEqual(target.stat().st_mode & 0o777, 0o640)
 
-    def test_models_that_are_not_one_safetensors_file(self):
+    def test_the_shards_of_a_model(self):
         index = model_files.write_sharded(self.folder / "sharded", self.tensors, 2)
-        self.refuse(MODEL, "pack", index, "-o", self.packed, says=["are 2: give one safetensors file at a time"])
+        packed, plain = self.folder / "new" / "packed", self.folder / "plain"
+        result = self.succeed("pack", self.folder / "sharded", "-o", packed, "--verify", "--json").json()
+        self.assertEqual(result["packed_tensors"], 3)
+        self.assertEqual(result["bytes"], sum(len(data) for _, _, data in self.tensors.values()))
+        self.assertEqual({one["name"] for one in result["tensors"]}, set(self.tensors))
+        names = sorted(os.listdir(self.folder / "sharded"))
+        self.assertEqual(sorted(os.listdir(packed)), names)
+        plans = [
+            self.succeed("plan", model, "--budget", "60%", *SIM, "--json").json()
+            for model in (index, packed, packed / os.path.basename(index))
+        ]
+        for plan in plans[1:]:
+            self.assertEqual(plan["model_bytes"], plans[0]["model_bytes"])
+            self.assertLess(plan["packed"]["model_bytes"], plan["model_bytes"])
+        run = ["--budget", "60%", "--device", "host", "--steps", "1", "--verify", "--json"]
+        self.assertEqual(self.succeed("run", packed, *run).json()["mismatched_blocks"], 0)
+        result = self.succeed("unpack", packed, "-o", plain, "--json").json()
+        self.assertEqual((result["tensors"], result["packed_tensors"]), (7, 3))
+        for name in names:
+            before, after = (self.folder / folder / name for folder in ("sharded", "plain"))
+            if name.endswith(".json"):
+                self.assertEqual(after.read_bytes(), before.read_bytes())
+            else:
+                self.assertEqual(read(after)[1], read(before)[1])
+
+    def test_shards_that_cannot_be_packed(self):
+        folder = self.folder / "sharded"
+        index = model_files.write_sharded(folder, self.tensors, 2)
+        self.refuse(USAGE, "pack", folder, "-o", folder, says=["is the folder of the model"])
+        self.packed.write_bytes(b"")
+        self.refuse(USAGE, "pack", index, "-o", self.packed, says=["is no folder, and the model has 2 files"])
+        packed, copy = self.folder / "packed", self.folder / "copy"
+        self.succeed("pack", index, "-o", packed)
+        self.refuse(MODEL, "pack", packed, "-o", copy, says=["packed already"])
+        self.refuse(MODEL, "unpack", folder, "-o", copy, says=["does not say that tensors are packed"])
+        # One of the shards is packed, which is found before anything is written.
+        last = sorted(os.listdir(folder))[1]
+        os.replace(packed / last, folder / last)
+        self.refuse(MODEL, "pack", folder, "-o", copy, says=[last, "packed already"])
+        self.assertFalse(copy.exists())
+
+    def test_shards_without_an_index_are_no_model(self):
+        """So a folder that was not finished is not taken for the whole model."""
+        index = model_files.write_sharded(self.folder / "sharded", self.tensors, 2)
+        packed = self.folder / "packed"
+        self.succeed("pack", index, "-o", packed)
+        second = sorted(os.listdir(packed))[1]
+        os.remove(packed / second)
+        os.mkdir(packed / second)  # in the way of the second shard
+        self.refuse(OUTPUT, "pack", index, "-o", packed, says=[second])
+        self.assertFalse((packed / os.path.basename(index)).exists())
+
+    def test_models_that_are_not_safetensors(self):
         gguf = self.folder / "model.gguf"
         model_files.write_gguf(gguf, model_files.layered_gguf_tensors(2))
         self.refuse(MODEL, "pack", gguf, "-o", self.packed, says=["is GGUF"])

@@ -99,7 +99,7 @@ class UsageTest(CommandTest):
             (["pack", "-o", "x"], "MODEL is required: a safetensors file"),
             (["pack", model], "--output FILE is required: the packed file to write"),
             (["pack", model, "-o", "x", "--threads", "0"], "--threads"),
-            (["unpack", "-o", "x"], "PACKED is required: a file that"),
+            (["unpack", "-o", "x"], "PACKED is required: a file or a folder that"),
             (["report", "-o", "x.html"], "FILES is required: the telemetry of a run"),
             (["report", "run.jsonl"], "--output FILE is required: the HTML page"),
             (["top", "--interval", "0"], "--interval: '0' is not a number of seconds from 0.05 to 86400"),
