@@ -24,7 +24,9 @@ void close_gaps(model::Block& block) {
     std::vector<model::Segment> segments;
     std::uint64_t end = 0;
     for (const model::Segment& segment : block.segments) {
-        const bool goes_on = !segments.empty() && segments.back().file == segment.file &&
+        // A packed tensor is a source of its own, also behind plain bytes.
+        const bool goes_on = !segments.empty() && segments.back().packed_bytes == 0 && segment.packed_bytes == 0 &&
+                             segments.back().file == segment.file &&
                              segments.back().offset + segments.back().bytes == segment.offset;
         if (goes_on) {
             segments.back().bytes += segment.bytes;

@@ -223,7 +223,9 @@ void add_unpack_options(CLI::App* app, PackOptions& options) {
     app->add_option("PACKED", options.model, "A file or a folder that `stagehand pack` has written")
         ->required()
         ->type_name("");
-    app->add_option("-o,--output", options.output, "The safetensors file to write")->required()->type_name("FILE");
+    app->add_option("-o,--output", options.output, "The safetensors file to write, or the folder for shards")
+        ->required()
+        ->type_name("FILE");
     add_flag(app, "--json", options.json, "Write one JSON object instead of a line");
     add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
 }

@@ -37,6 +37,22 @@ std::string inside(const std::string& folder, const std::string& name) { return 
 
 std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
+// Whether it is named like a shard of several: NAME-00001-of-00003.safetensors.
+bool is_one_of_several(std::string_view name) {
+    constexpr std::string_view suffix = ".safetensors", separator = "-of-";
+    if (!name.ends_with(suffix)) {
+        return false;
+    }
+    name.remove_suffix(suffix.size());
+    const std::size_t at = name.rfind(separator);
+    if (at == std::string_view::npos) {
+        return false;
+    }
+    const std::string_view count = name.substr(at + separator.size());
+    return !count.empty() && count.find_first_not_of("0123456789") == std::string_view::npos &&
+           count.find_first_not_of('0') != std::string_view::npos && count.substr(count.find_first_not_of('0')) != "1";
+}
+
 Folder list_folder(const std::string& path) {
     Folder folder{path, {}, {}, {}};
     std::error_code error;
@@ -156,6 +172,11 @@ Model read_folder(const std::string& path, const ReadOptions& options) {
         const bool only_shards = folder.safetensors.size() == candidates.size();
         refuse_choice(path, candidates,
                       only_shards ? ", or add the *.safetensors.index.json if they are shards of one" : "");
+    }
+    if (is_one_of_several(candidates.front())) {
+        throw ModelError(path, "folder",
+                         "holds one shard of several (" + in_quotes(candidates.front()) +
+                             "), and no *.safetensors.index.json: name the file to take it alone");
     }
     return read_file(inside(path, candidates.front()), options);
 }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-Shards::Shards(const std::string& model, const std::string& output) : output_(output) {
+Shards::Shards(const std::string& model, const std::string& output) {
     const model::Model found = model::read_model(model, {});
     if (found.index.empty() || found.files.size() == 1) {
         files_.push_back({model, output});

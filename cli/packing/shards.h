@@ -25,7 +25,6 @@ public:
 
 private:
     std::vector<Shard> files_;
-    std::string output_;
     Shard index_;  // empty if there is one file
 };
 

@@ -365,7 +365,8 @@ static inline void sh_use_init(sh_use* use) {
 SH_API SH_MUST_CHECK sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t count);
 
 enum {
-    /** The call only computes the plan. Nothing on the device changes. */
+    /** The call only computes the plan. Nothing on the device changes. The first call for packed weights measures how
+        fast the device unpacks, in free memory of the budget. */
     SH_PLAN_DRY_RUN = 1,
     /** Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
         graph.h. The flag takes effect when the next step begins if a step is under way. */
@@ -435,7 +436,8 @@ typedef struct sh_plan_info {
     uint64_t packed_resident_bytes;
     uint64_t unpack_bytes; /**< Device memory through which packed weights arrive. \since 0.2 */
     /** Speed, in bytes of contents, at which the device unpacks weights that arrive, beside the engine's work. It is
-        measured once. 0: no block is packed, or the host unpacks. \since 0.2 */
+        measured once. 0: no block is packed, the device cannot unpack, or there was no memory to measure with.
+        \since 0.2 */
     uint64_t unpack_bytes_per_second;
     /** The same for weights that stay packed, with all of the device. \since 0.2 */
     uint64_t whole_unpack_bytes_per_second;

@@ -327,6 +327,32 @@ class PackTest(CommandTest):
         os.mkdir(packed / second)  # in the way of the second shard
         self.refuse(OUTPUT, "pack", index, "-o", packed, says=[second])
         self.assertFalse((packed / os.path.basename(index)).exists())
+        os.rmdir(packed / second)
+        for command in (["plan", packed, "--budget", "60%", *SIM], ["unpack", packed, "-o", self.folder / "plain"]):
+            self.refuse(MODEL, *command, says=["holds one shard of several"])
+
+    def test_plain_bytes_before_a_packed_tensor(self):
+        weights = normal("BF16", 30_000, 1)
+        tensors = {}
+        for i in range(3):
+            tensors[f"layers.{i}.a.bias"] = ("BF16", [64], model_files.random_bytes(128, i))
+            tensors[f"layers.{i}.a.weight"] = ("BF16", [30_000], weights)
+        model = model_files.write_safetensors(self.folder / "biases.safetensors", tensors, {})
+        self.assertEqual(self.succeed("pack", model, "-o", self.packed, "--json").json()["packed_tensors"], 3)
+        plan = self.succeed("plan", self.packed, "--budget", "60%", *SIM, "--json").json()
+        self.assertLess(plan["packed"]["model_bytes"], 0.75 * plan["model_bytes"])
+        run = ["--budget", "60%", "--device", "host", "--steps", "1", "--verify", "--json"]
+        self.assertEqual(self.succeed("run", self.packed, *run).json()["mismatched_blocks"], 0)
+
+    def test_the_simulation_runs_packed_files_that_are_not_unpacked(self):
+        """The budget has no room for the memory through which packed weights arrive."""
+        weights = normal("BF16", 60_000, 1)
+        tensors = {f"layers.{i}.weight": ("BF16", [600_000], weights * 10) for i in range(12)}
+        model = model_files.write_safetensors(self.folder / "sim.safetensors", tensors, {})
+        self.succeed("pack", model, "-o", self.packed)
+        run = ["--budget", "50%", "--device", "sim", "--steps", "3", "--json"]
+        runs = [self.succeed("run", one, *run).json() for one in (model, self.packed)]
+        self.assertEqual(runs[0]["bytes_per_step"], runs[1]["bytes_per_step"])
 
     def test_models_that_are_not_safetensors(self):
         gguf = self.folder / "model.gguf"

@@ -22,7 +22,9 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
             const uint64_t from = std::max(offset, segment->offset), to = std::min(end, segment->end());
             const uint64_t inside = from - segment->offset;
             any = true;
-            if (segment->straight())
+            // No worker can read for a device without contents, whose time stands still meanwhile.
+            const bool plain = !unpacks() && device_.has(SH_BACKEND_CONTENTLESS);
+            if (segment->straight() || plain)
                 straight_.add(*segment, inside, unit.address + from, to - from, waits);
             else if (segment->route == transfer::Route::packed && unpacks())
                 packed_.push_back({&*segment, inside, unit.address + from, to - from, waits});

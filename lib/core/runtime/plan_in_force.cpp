@@ -370,7 +370,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     };
     const bool taken = parts_.order.take_up(parts_.registry.units().size());
     const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
-    if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking());
+    if (parts_.registry.has_packed_tensors() && !parts_.gate.is_away()) SH_TRY(parts_.device->measure_unpacking());
     Planner::Limits with = limits();
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) {

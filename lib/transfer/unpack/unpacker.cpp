@@ -165,8 +165,9 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
         Chunks chunks;
         if (!batch.is_there) {
             const uint64_t piece = batch.segment->pinned_piece;
-            chunks = {static_cast<const char*>(batch.segment->source.pointer) + batch.begin(), piece,
-                      piece ? piece - batch.begin() % piece : 0};
+            // A file has no address, and is only unpacked so on a device without contents.
+            const auto begin = reinterpret_cast<uint64_t>(batch.segment->source.pointer) + batch.begin();
+            chunks = {reinterpret_cast<const void*>(begin), piece, piece ? piece - batch.begin() % piece : 0};
         }
         sh_stream copies = SH_STREAM_HOST;
         SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out, &copies));

@@ -16,7 +16,7 @@ namespace stagehand::test {
 using codec::FloatFormat;
 
 inline constexpr uint64_t kLeast = 4 << 20;  // of the memory to unpack in
-// GPUs have larger pages, and the memory to unpack in must not be more than an eighth of the budget.
+// GPUs have larger pages, and the memory to unpack in must not be more than a quarter of the budget.
 inline const uint64_t kMiB = (1 << 20) * (on_host_backend() ? 1 : 2), kBudget = 36 * kMiB;
 
 struct PackedTensor {

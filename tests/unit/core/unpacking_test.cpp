@@ -120,7 +120,7 @@ TEST_F(UnpackingTest, MemoryToUnpackInIsGivenBack) {
     EXPECT_EQ(device_.memory().used_bytes, 0u);
 }
 
-// The memory is not worth a refusal: with less than eight times its size, the workers unpack.
+// The memory is not worth a refusal: with less than four times its size, the workers unpack.
 TEST_F(UnpackingTest, ASmallBudgetIsForWeights) {
     SUCCEEDS(sh_device_set_budget(device_.get(), 15 << 20));
     add_model(runtime_);

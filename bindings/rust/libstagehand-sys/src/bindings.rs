@@ -1613,7 +1613,8 @@ const _: () = {
         "Offset of field: sh_use::compute_ns",
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
-///The call only computes the plan. Nothing on the device changes.
+/**The call only computes the plan. Nothing on the device changes. The first call for packed weights measures how
+fast the device unpacks, in free memory of the budget.*/
 pub const SH_PLAN_DRY_RUN: _bindgen_ty_17 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
@@ -1708,7 +1709,8 @@ resident_bytes, and the blocks count as streamed. Since 0.2*/
     ///Device memory through which packed weights arrive. Since 0.2
     pub unpack_bytes: u64,
     /**Speed, in bytes of contents, at which the device unpacks weights that arrive, beside the engine's work. It is
-measured once. 0: no block is packed, or the host unpacks. Since 0.2*/
+measured once. 0: no block is packed, the device cannot unpack, or there was no memory to measure with.
+Since 0.2*/
     pub unpack_bytes_per_second: u64,
     ///The same for weights that stay packed, with all of the device. Since 0.2
     pub whole_unpack_bytes_per_second: u64,
