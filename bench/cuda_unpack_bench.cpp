@@ -1,5 +1,4 @@
-// Measures the CUDA plugin's unpacking on cuda:0: on the whole device, and on a few groups of threads. Weights of 256
-// Mi elements are unpacked by one call for each 128 chunks, as loads do.
+// Measures the CUDA plugin's unpacking on cuda:0. Weights of 256 Mi elements are unpacked by calls for so many chunks.
 #include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
 #include "measure.h"
@@ -24,19 +23,18 @@ public:
         for (sh_backend_event* event : {&begin_, &end_}) need(backend_->event_create(device_, 1, event));
         need(backend_->range_reserve(device_, kMostBytes * 2, 256, &memory_));
     }
-    // Returns the milliseconds of unpacking the frame with so many groups of threads.
-    double run(const codec::Frame& frame, uint32_t groups) {
+    // Returns the milliseconds of unpacking the frame with calls for so many chunks.
+    double run(const codec::Frame& frame, uint64_t at_once) {
         sh_backend_packed packed = {};
         packed.struct_size = sizeof packed;
         packed.format = static_cast<uint32_t>(frame.format());
-        packed.groups = groups;
         const uint64_t element = codec::fields_of(frame.format()).bytes();
         const uint64_t elements = frame.contents_bytes() / element;
         const auto* const begin = frame.chunk(0).data();
         need(backend_->event_record(device_, begin_, stream_));
         for (uint64_t chunk = 0; chunk < frame.chunks(); chunk += packed.chunks) {
             const uint64_t done = chunk * SH_BACKEND_CHUNK_ELEMENTS;
-            packed.chunks = static_cast<uint32_t>(std::min<uint64_t>(SH_BACKEND_UNPACK_CHUNKS, frame.chunks() - chunk));
+            packed.chunks = static_cast<uint32_t>(std::min(at_once, frame.chunks() - chunk));
             packed.elements = std::min<uint64_t>(elements - done, packed.chunks * uint64_t(SH_BACKEND_CHUNK_ELEMENTS));
             packed.from = memory_ + static_cast<uint64_t>(frame.chunk(chunk).data() - begin);
             packed.to = memory_ + kMostBytes + done * element;
@@ -81,7 +79,7 @@ private:
 
 int main() {
     Gpu gpu;
-    std::printf("format  ratio   GB/s of contents: all groups of threads, 132, 64, 32, 16\n");
+    std::printf("format  ratio   GB/s of contents: 128 chunks at once, 32, 8, 4\n");
     for (const codec::FloatFormat format : codec::test::kFormats) {
         const std::vector<uint8_t> part =
             codec::test::weights(format, kPart, 1, codec::fields_of(format).bytes() == 1 ? 100.0f : 0.02f);
@@ -93,9 +91,9 @@ int main() {
         gpu.write(frame);
         std::printf("%6d  %.4f ", static_cast<int>(format),
                     static_cast<double>(bytes.size()) / static_cast<double>(contents.size()));
-        for (const uint32_t groups : {0u, 132u, 64u, 32u, 16u}) {
+        for (const uint64_t at_once : {128, 32, 8, 4}) {
             std::vector<double> ms;
-            for (int i = 0; i < 7; i++) ms.push_back(gpu.run(frame, groups));
+            for (int i = 0; i < 7; i++) ms.push_back(gpu.run(frame, at_once));
             std::printf(" %8.1f", static_cast<double>(contents.size()) / bench::median(ms) / 1e6);
         }
         std::printf("\n");

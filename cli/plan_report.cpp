@@ -160,8 +160,7 @@ void add_memory_facts(const PlanReport& report, const BlockTable& table, Facts& 
         facts.add(
             "packed", bytes(table.packed_bytes),
             brings_packed(report)
-                ? fmt::format("unpacked at {} beside the computing, and at {} by all of the device",
-                              rate_text(plan.unpack_bytes_per_second), rate_text(plan.whole_unpack_bytes_per_second))
+                ? fmt::format("the device unpacks {}", rate_text(plan.unpack_bytes_per_second))
                 : "the plan is for plain weights, which the host unpacks");
     }
     facts.add("budget", bytes(report.target.budget_bytes),
@@ -199,7 +198,7 @@ void add_time_facts(const PlanReport& report, Facts& facts) {
                                                       ratio_text(ms(plan.step_ns), ms(plan.bound_ns)))
                                         : "by the plan's recurrence");
     const std::string unpacking =
-        packed ? fmt::format(", (W − M) / {}", rate_text(plan.whole_unpack_bytes_per_second)) : "";
+        packed ? fmt::format(", (W − M) / {}", rate_text(plan.unpack_bytes_per_second)) : "";
     facts.add("bound", time_text(ms(plan.bound_ns)),
               fmt::format("max(compute {}, ({} − M) / {}{}), at the {} speed of the link", time_text(report.compute_ms),
                           packed ? "cW" : "W", rate_text(plan.link_bytes_per_second), unpacking,
@@ -247,7 +246,6 @@ Json packed_json(const PlanReport& report, const BlockTable& table) {
             {"resident_bytes", report.plan.packed_resident_bytes},
             {"unpack_bytes", report.plan.unpack_bytes},
             {"unpack_bytes_per_second", report.plan.unpack_bytes_per_second},
-            {"whole_unpack_bytes_per_second", report.plan.whole_unpack_bytes_per_second},
             {"plain",
              {{"step_ms", ms(plain.step_ns)},
               {"bound_ms", ms(plain.bound_ns)},

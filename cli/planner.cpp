@@ -29,8 +29,7 @@ std::string simulation_options(const PlanTarget& target, const BlockTable& table
     std::string result = fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
                                      target.link_bytes_per_second, capacity);
     if (target.unpack_bytes_per_second != 0) {
-        result += fmt::format(";unpack_speed={};whole_unpack_speed={}", target.unpack_bytes_per_second,
-                              target.whole_unpack_bytes_per_second);
+        result += fmt::format(";unpack_speed={}", target.unpack_bytes_per_second);
     }
     return result;
 }
@@ -90,7 +89,6 @@ void measure_unpacking(const PlanOptions& options, const BlockTable& table, cons
     sh_plan_info info = SH_PLAN_INFO_INIT;
     check(sh_plan(runtime.get(), &trial, &info), "plan");
     target.unpack_bytes_per_second = info.unpack_bytes_per_second;
-    target.whole_unpack_bytes_per_second = info.whole_unpack_bytes_per_second;
 }
 
 Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,

@@ -22,9 +22,8 @@ struct PlanTarget {
     std::uint64_t page_bytes = 0;  // 0: by the budget
     std::uint64_t link_bytes_per_second = 0;
     bool link_measured = false;
-    // Of contents, for a packed model: in a small part of the device, and in all of it. 0: the device does not unpack.
+    // Of contents, for a packed model. 0: the device does not unpack.
     std::uint64_t unpack_bytes_per_second = 0;
-    std::uint64_t whole_unpack_bytes_per_second = 0;
 };
 
 // Opens the device that `options` names, and measures its link unless a bandwidth is given. `budget` 0 stands for the

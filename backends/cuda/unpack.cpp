@@ -52,8 +52,7 @@ sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_p
     Places places = {};
     std::copy_n(packed->places, packed->chunks + 1, places.at);
     void* arguments[] = {&from, &places, &elements, &to, &failed_word};
-    uint64_t groups = (elements + kTileElements - 1) / kTileElements;
-    if (packed->groups) groups = std::min<uint64_t>(groups, packed->groups);
+    const uint64_t groups = (elements + kTileElements - 1) / kTileElements;
     SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(device.unpack_functions[packed->format - 1]),
                static_cast<unsigned>(groups), 1, 1, kUnpackThreads, 1, 1, 0, (api::Stream)(stream), arguments, nullptr);
     return SH_OK;

@@ -277,8 +277,7 @@ sh_status Device::unpack(sh_stream handle, const sh_backend_packed& packed) {
     if (sh_status status = table_.check_mapped(from, support::packed_bytes(packed)); status < 0) return status;
     if (sh_status status = table_.check_mapped(packed.to, bytes); status < 0) return status;
     if (sh_status status = packed.failed ? table_.check_mapped(packed.failed, 4) : SH_OK; status < 0) return status;
-    const uint64_t speed = packed.groups ? settings_.unpack_speed : settings_.whole_unpack_speed;
-    const double ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(speed);
+    const double ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(settings_.unpack_speed);
     stream->busy_until_ns = ready_ns(*stream) + settings_.latency_ns + static_cast<uint64_t>(ns);
     return SH_OK;
 }

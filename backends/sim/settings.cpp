@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kKeys =
     "capacity, granularity (or page), largest_page, staging_piece, bandwidth, later_bandwidth, later_from, duplex, "
-    "unpack_speed, whole_unpack_speed, latency, call_ns";
+    "unpack_speed, latency, call_ns";
 
 sh_status check_power_of_two(const char* key, uint64_t value) {
     if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 30) return SH_OK;
@@ -33,7 +33,6 @@ sh_status check(Settings& settings) {
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: the value must not be 0");
     if (settings.unpack_speed == 0)
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option unpack_speed: the value must not be 0");
-    if (settings.whole_unpack_speed == 0) settings.whole_unpack_speed = settings.unpack_speed;
     if (settings.staging_piece_bytes == 0)
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: the value must not be 0");
     return SH_OK;
@@ -59,7 +58,6 @@ sh_status read_settings(const char* text, Settings* out) {
     take([&] { return options.take_duration("later_from", 1, &settings.later_from_ns); });
     take([&] { return options.take_real("duplex", 1, 2, &settings.duplex); });
     take([&] { return options.take_rate("unpack_speed", &settings.unpack_speed); });
-    take([&] { return options.take_rate("whole_unpack_speed", &settings.whole_unpack_speed); });
     take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });
     take([&] { return options.take_duration("call_ns", 1, &settings.call_ns); });
     take([&] { return options.finish(kKeys); });

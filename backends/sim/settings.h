@@ -16,8 +16,7 @@ struct Settings {
     uint64_t later_bandwidth = 0;       // of copies that begin at `later_from_ns` or after it; 0: the same
     uint64_t later_from_ns = 0;
     double duplex = 2;  // speed of both directions together, as a multiple of one direction: 1 to 2
-    uint64_t unpack_speed = 100'000'000'000;  // bytes of contents per second
-    uint64_t whole_unpack_speed = 0;          // with all of the device; 0: the same
+    uint64_t unpack_speed = 1'000'000'000'000;  // bytes of contents per second
     uint64_t latency_ns = 0;                  // of each copy, fill and unpacking
     uint64_t call_ns = 0;                     // host time for queuing a command
 };

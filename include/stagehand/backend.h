@@ -116,14 +116,10 @@ typedef struct sh_backend_packed {
         the backend reports no damage. */
     uint64_t failed;
     uint64_t elements; /**< Number of elements in all chunks, at least 1. */
-    /** The most groups of threads that work on the elements at once. A small number leaves room for the engine's work.
-        0: no limit. */
-    uint32_t groups;
     uint32_t chunks; /**< `elements` / SH_BACKEND_CHUNK_ELEMENTS, rounded up. At most SH_BACKEND_UNPACK_CHUNKS. */
     /** Offset of each chunk from `from`, in units of 16 bytes, ascending. The element after the last chunk's is the
         offset of the end. */
     uint32_t places[129];
-    uint32_t reserved;
 } sh_backend_packed;
 
 /** What the library offers to a backend. Valid until the process ends. */

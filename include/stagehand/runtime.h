@@ -435,16 +435,13 @@ typedef struct sh_plan_info {
         resident_bytes, and the blocks count as streamed. \since 0.2 */
     uint64_t packed_resident_bytes;
     uint64_t unpack_bytes; /**< Device memory through which packed weights arrive. \since 0.2 */
-    /** Speed, in bytes of contents, at which the device unpacks weights that arrive, beside the engine's work. It is
-        measured once. 0: no block is packed, the device cannot unpack, or there was no memory to measure with.
-        \since 0.2 */
+    /** Speed, in bytes of contents, at which all of the device unpacks weights. It is measured once. 0: no block is
+        packed, the device cannot unpack, or there was no memory to measure with. \since 0.2 */
     uint64_t unpack_bytes_per_second;
-    /** The same for weights that stay packed, with all of the device. \since 0.2 */
-    uint64_t whole_unpack_bytes_per_second;
 } sh_plan_info;
 
 #define SH_PLAN_INFO_INIT \
-    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_plan_info_init(sh_plan_info* info) {
     const sh_plan_info initial = SH_PLAN_INFO_INIT;
     *info = initial;

@@ -11,7 +11,7 @@ struct PackedModel {
     double memory_bytes = 0;    // for weights that stay, plain or packed
     double compute_ns = 0;      // of a step
     double link_bytes_per_ns = 0;
-    double unpack_ns_per_byte = 0;  // with all of the device
+    double unpack_ns_per_byte = 0;
 };
 
 struct KeptWeights {

@@ -162,7 +162,7 @@ class PackTest(CommandTest):
         tensors = {f"layers.{i}.weight": ("BF16", [9_000_000], weights * 90) for i in range(6)}  # 108 MB
         model = model_files.write_safetensors(self.folder / "large.safetensors", tensors, {})
         ratio = self.succeed("pack", model, "-o", self.packed, "--json").json()["ratio"]
-        speeds = ["bandwidth=1GB/s", "unpack_speed=20GB/s", "whole_unpack_speed=200GB/s"]
+        speeds = ["bandwidth=1GB/s", "unpack_speed=200GB/s"]
         options = [word for one in speeds for word in ("--device-option", one)]
 
         def plan(*arguments):
@@ -172,8 +172,7 @@ class PackTest(CommandTest):
             figures = plan("--budget", budget, "--compute-ms", compute_ms, "--json").json()
             packed, plain = figures["packed"], figures["packed"]["plain"]
             self.assertAlmostEqual(packed["model_bytes"] / figures["model_bytes"], ratio, places=3)
-            self.assertAlmostEqual(packed["unpack_bytes_per_second"] / 20e9, 1, places=1)
-            self.assertAlmostEqual(packed["whole_unpack_bytes_per_second"] / 200e9, 1, places=1)
+            self.assertAlmostEqual(packed["unpack_bytes_per_second"] / 200e9, 1, places=1)
             self.assertGreater(packed["unpack_bytes"], 0)
             self.assertGreaterEqual(figures["step_ms"], figures["bound_ms"])
             if compute_ms == 100:  # computing hides the copies, and nothing stays packed
@@ -192,7 +191,7 @@ class PackTest(CommandTest):
         self.assertLess(ran["bytes_per_step"], 0.8 * unpacked)
         text = plan("--budget", "50%", "--compute-ms", 1).out
         for said in [
-            "unpacked at 20.0 GB/s beside the computing, and at 200 GB/s by all of the device",
+            "the device unpacks 200 GB/s",
             "kept packed",
             "(cW − M) / 1.00 GB/s, (W − M) / 200 GB/s",
             "the plan for plain weights, which copies ",
@@ -206,7 +205,6 @@ class PackTest(CommandTest):
         arguments = ["--budget", "40MiB", "--max-block", "4MiB", "--json"]
         packed = self.succeed("plan", self.packed, "--device", "host", *arguments).json()["packed"]
         self.assertGreater(packed["unpack_bytes_per_second"], 0)
-        self.assertGreater(packed["whole_unpack_bytes_per_second"], 0)
 
     def test_packed_weights_are_streamed(self):
         self.pack()

@@ -72,7 +72,7 @@ protected:
         failed_ = to_ + (chunks.contents_bytes() + 2 * kGuard) / 256 * 256;
     }
     // Returns the elements and the guard behind them.
-    std::vector<uint8_t> unpacked(const Chunks& chunks, bool* failed, uint32_t groups = 0) {
+    std::vector<uint8_t> unpacked(const Chunks& chunks, bool* failed) {
         take_memory(chunks);
         if (!stream_) stream_ = new_stream();
         const uint64_t bytes = chunks.contents_bytes() + kGuard;
@@ -80,16 +80,15 @@ protected:
         EXPECT_GE(backend().fill(device(), stream_, to_, kUntouched, bytes), 0);
         EXPECT_GE(backend().fill(device(), stream_, failed_, 0, 4), 0);
         sh_backend_packed packed = description(chunks);
-        packed.groups = groups;
         EXPECT_GE(backend().unpack(device(), stream_, &packed), 0) << backend().last_error();
         packed = {};  // the call has read it
         EXPECT_GE(backend().stream_synchronize(device(), stream_), 0);
         *failed = read(failed_, 4) != std::vector<uint8_t>(4);
         return read(to_, bytes);
     }
-    void expect_back(FloatFormat format, std::vector<uint8_t> contents, uint32_t groups = 0) {
+    void expect_back(FloatFormat format, std::vector<uint8_t> contents) {
         bool failed = false;
-        const std::vector<uint8_t> found = unpacked(chunks_of(format, contents), &failed, groups);
+        const std::vector<uint8_t> found = unpacked(chunks_of(format, contents), &failed);
         if (!has_contents()) return;
         EXPECT_FALSE(failed);
         contents.resize(contents.size() + kGuard, kUntouched);
@@ -109,8 +108,7 @@ TEST_P(UnpackTest, ContentsOfAnySizeComeBack) {
         for (uint64_t elements = 1; elements <= 70; elements++)
             expect_back(format, weights(format, elements, static_cast<uint32_t>(elements)));
         for (const uint64_t elements : {8191, 8192, 8193, 3 * 8192 + 77, 262'144, 262'145, 3 * 262'144 + 5})
-            for (const uint32_t groups : {0, 1, 7})
-                expect_back(format, weights(format, elements, static_cast<uint32_t>(elements)), groups);
+            expect_back(format, weights(format, elements, static_cast<uint32_t>(elements)));
     }
 }
 
@@ -133,7 +131,7 @@ TEST_P(UnpackTest, AnyBitsComeBack) {
                 tile % 2 ? any_bits(format, 8192, tile) : weights(format, 8192, tile, tile % 3 ? 0.02f : 1e-38f);
             contents.insert(contents.end(), part.begin(), part.end());
         }
-        expect_back(format, contents, 2);
+        expect_back(format, contents);
     }
 }
 

@@ -245,7 +245,6 @@ class PlanInfo:
     packed_resident_bytes: int
     unpack_bytes: int
     unpack_bytes_per_second: int
-    whole_unpack_bytes_per_second: int
 
 
 @dataclass(frozen=True)

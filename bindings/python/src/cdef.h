@@ -294,7 +294,6 @@ typedef struct sh_plan_info {
     uint64_t packed_resident_bytes;
     uint64_t unpack_bytes;
     uint64_t unpack_bytes_per_second;
-    uint64_t whole_unpack_bytes_per_second;
 } sh_plan_info;
 sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 

@@ -50,10 +50,8 @@ public:
     Status link(double* bytes_per_ns);
     // Measures how fast the device unpacks, if that is not known and there is memory for it now.
     Status measure_unpacking();
-    // The time for a byte of contents, with a small part of the device or with all of it. 0: not known, or the device
-    // does not unpack.
+    // The time for a byte of contents. 0: not known, or the device does not unpack.
     double unpack_ns_per_byte() const { return unpack_ns_per_byte_.load(std::memory_order_relaxed); }
-    double whole_unpack_ns_per_byte() const { return whole_unpack_ns_per_byte_.load(std::memory_order_relaxed); }
     bool link_is_given() const { return link_is_given_; }  // by the options
     // How much longer than its bytes a copy takes that is timed alone.
     uint64_t lone_copy_ns() const { return lone_copy_ns_.load(std::memory_order_relaxed); }
@@ -101,7 +99,7 @@ private:
     std::atomic<uint64_t> looked_ns_{0};
     std::atomic<uint64_t> released_contents_{0};
     std::atomic<uint64_t> lone_copy_ns_{0};
-    std::atomic<double> unpack_ns_per_byte_{0}, whole_unpack_ns_per_byte_{0};
+    std::atomic<double> unpack_ns_per_byte_{0};
     bool unpacks_not_ = false;  // the device has refused to unpack
     uint64_t budget_bytes_ = 0;
     std::unordered_map<void*, transfer::PinnedMemory> host_memory_;

@@ -12,12 +12,11 @@ Status Device::measure_unpacking() {
     const uint64_t pages = UnpackMemory::pages_for(most, page_bytes());
     if (!pages || held + pages > most) return Status();  // another time
     UnpackMemory memory(*backend_, pool_, lanes_);
-    double rate = 0, whole_rate = 0;
+    double rate = 0;
     UnpackPlan plan;
     plan.pages = pages;
     Status status = memory.take(plan);
-    if (status.ok()) status = memory.unpacker().measure(true, &whole_rate);
-    if (status.ok()) status = memory.unpacker().measure(false, &rate);
+    if (status.ok()) status = memory.unpacker().measure(&rate);
     const Status freed = memory.free();
     (void)pool_.trim(0).ok();  // the plan that follows may want less
     if (status.code() == SH_ERROR_UNSUPPORTED) {
@@ -27,7 +26,6 @@ Status Device::measure_unpacking() {
     }
     if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return freed;
     SH_TRY(status);
-    if (whole_rate > 0) whole_unpack_ns_per_byte_ = 1 / whole_rate;
     if (rate > 0) unpack_ns_per_byte_ = 1 / rate;
     return freed;
 }

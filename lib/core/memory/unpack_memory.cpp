@@ -6,7 +6,9 @@ namespace stagehand::core {
 namespace {
 
 constexpr uint64_t kMostBytes = 32 << 20;
-constexpr uint64_t kPartOfShare = 128;  // the memory is this part of the share, between its limits
+// The memory is this part of the share, between its limits. An engine's thread queues each batch, so small batches cost
+// it more time than the memory is worth.
+constexpr uint64_t kPartOfShare = 32;
 constexpr uint64_t kLeastShare = 4;     // and the share must be so many times as large
 
 }  // namespace
@@ -25,9 +27,7 @@ uint64_t UnpackMemory::batch_bytes(uint64_t share_pages) const {
 Status UnpackMemory::take(const UnpackPlan& plan) {
     SH_TRY(memory_.take(plan.all_pages()));
     unpack_bytes_ = memory_.bytes() / plan.all_pages() * plan.pages;
-    // Weights that stay are unpacked faster than the link brings any. So all of the device unpacks them.
-    const bool whole_device = plan.kept_pages > 0;
-    const Status status = unpacker_.open(lanes_, memory_.address(), unpack_bytes_, whole_device);
+    const Status status = unpacker_.open(lanes_, memory_.address(), unpack_bytes_);
     if (status.ok())
         plan_ = plan;
     else

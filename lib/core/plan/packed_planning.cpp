@@ -58,7 +58,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
     model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
     model.compute_ns = static_cast<double>(compute_ns);
     model.link_bytes_per_ns = limits.link_bytes_per_ns;
-    model.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
+    model.unpack_ns_per_byte = limits.unpack_ns_per_byte;
     return model;
 }
 
@@ -129,7 +129,6 @@ double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t ke
 // `out_needed`: the pages that all chunks of its streamed parts would take.
 Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
                          uint64_t* out_needed) {
-    with.unpack_ns_per_byte = with.whole_unpack_ns_per_byte;
     with.kept_part.assign(registry_.units().size(), estimate_kept_part(problem.model, kept_pages));
     Result result;
     SH_TRY(make_within(order, with, problem.pages - kept_pages, &result));
@@ -198,11 +197,8 @@ Status Planner::make_with_kept(const Order& order, const Limits& limits, const R
 
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     const Status status = make_packed(order, limits, share_pages, out);
-    const auto speed = [](double ns_per_byte) {
-        return ns_per_byte > 0 ? static_cast<uint64_t>(1e9 / ns_per_byte) : 0;
-    };
-    out->unpack_bytes_per_second = speed(limits.unpack_ns_per_byte);
-    out->whole_unpack_bytes_per_second = speed(limits.whole_unpack_ns_per_byte);
+    const double ns_per_byte = limits.unpack_ns_per_byte;
+    out->unpack_bytes_per_second = ns_per_byte > 0 ? static_cast<uint64_t>(1e9 / ns_per_byte) : 0;
     return status;
 }
 

@@ -359,11 +359,8 @@ Status Planner::make_within(const Order& order, const Limits& limits, uint64_t s
 
 double Planner::step_ns(const Order& order, const Limits& given, const Result& plan) {
     Limits limits = given;
-    if (!plan.unpack.pages) limits.unpack_ns_per_byte = 0;
-    if (plan.unpack.kept_pages) {
-        limits.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
-        limits.kept_part = plan.kept_part;
-    }
+    if (!plan.unpack.all_pages()) limits.unpack_ns_per_byte = 0;
+    if (plan.unpack.kept_pages) limits.kept_part = plan.kept_part;
     floors_.clear();
     state_problem(order, limits);
     policy::Plan there;

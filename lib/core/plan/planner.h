@@ -31,12 +31,11 @@ public:
         double link_bytes_per_ns = 1;       // with what helpers bring
         double helped_bytes_per_ns = 0;     // by helpers
         uint64_t copy_latency_ns = 0;
-        uint64_t unordered_now = 0;           // pages that blocks outside the order have now
-        double unpack_ns_per_byte = 0;        // that the device takes for a byte of a packed block; 0: the host unpacks
-        uint64_t unpack_batch_bytes = 0;      // of packed chunks that come at once
-        double whole_unpack_ns_per_byte = 0;  // if all of the device unpacks
-        std::vector<double> kept_part;        // see find_link_costs()
-        bool keep_all = false;                // resident pages stay resident, whatever else the plan has to do
+        uint64_t unordered_now = 0;       // pages that blocks outside the order have now
+        double unpack_ns_per_byte = 0;    // that the device takes for a byte of a packed block; 0: the host unpacks
+        uint64_t unpack_batch_bytes = 0;  // of packed chunks that come at once
+        std::vector<double> kept_part;    // see find_link_costs()
+        bool keep_all = false;            // resident pages stay resident, whatever else the plan has to do
     };
 
     struct Result {
@@ -56,7 +55,7 @@ public:
         double plan_bound_ns = 0;
         uint64_t compute_ns = 0;
         uint64_t link_bytes_per_second = 0;
-        uint64_t unpack_bytes_per_second = 0, whole_unpack_bytes_per_second = 0;  // 0: the host unpacks
+        uint64_t unpack_bytes_per_second = 0;  // 0: the host unpacks
         uint64_t resident_blocks = 0, streamed_blocks = 0;
         // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
         std::vector<policy::KindTimes> kinds;

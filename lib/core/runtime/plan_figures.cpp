@@ -37,7 +37,6 @@ void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) con
     out->packed_resident_bytes = result.unpack.kept_pages * page;
     out->unpack_bytes = result.unpack.pages * page;
     out->unpack_bytes_per_second = result.unpack_bytes_per_second;
-    out->whole_unpack_bytes_per_second = result.whole_unpack_bytes_per_second;
 }
 
 uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {

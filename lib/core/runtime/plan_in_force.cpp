@@ -133,7 +133,6 @@ Planner::Limits PlanInForce::limits() const {
     limits.helped_bytes_per_ns = parts_.helpers.speed();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
-        limits.whole_unpack_ns_per_byte = parts_.device->whole_unpack_ns_per_byte();
         limits.unpack_batch_bytes = parts_.unpack_memory.batch_bytes(parts_.device->arbiter().total_pages());
     }
     limits.copy_latency_ns = parts_.backend().info().copy_latency_ns;

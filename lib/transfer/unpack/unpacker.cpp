@@ -12,9 +12,6 @@ namespace {
 
 using codec::FloatFormat;
 
-// Enough groups of threads to unpack faster than PCIe 5.0 brings chunks, and few enough to leave the rest of the device
-// to the engine.
-constexpr uint32_t kGroups = 32;
 constexpr uint64_t kSlotAlignment = 256;
 constexpr int kUnpackRepeats = 3, kCallsAtOnce = 8;
 
@@ -23,13 +20,12 @@ uint64_t slot_aligned(uint64_t bytes) { return (bytes + kSlotAlignment - 1) / kS
 uint64_t largest_chunk() { return slot_aligned(codec::largest_chunk_bytes(FloatFormat::f32, codec::kChunkElements)); }
 uint64_t scratch_bytes() { return uint64_t(codec::kChunkElements) * codec::fields_of(FloatFormat::f32).bytes(); }
 
-sh_backend_packed description(FloatFormat format, uint32_t groups, uint64_t from, uint64_t to) {
+sh_backend_packed description(FloatFormat format, uint64_t from, uint64_t to) {
     sh_backend_packed packed = {};
     packed.struct_size = sizeof packed;
     packed.format = static_cast<uint32_t>(format);
     packed.from = from;
     packed.to = to;
-    packed.groups = groups;
     return packed;
 }
 
@@ -52,8 +48,7 @@ uint64_t Unpacker::slot_bytes_in(uint64_t bytes) const {
     return (bytes - scratch_bytes()) / slots_in(bytes) / kSlotAlignment * kSlotAlignment;
 }
 
-Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole_device) {
-    groups_ = whole_device ? 0 : kGroups;
+Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes) {
     const Status status = make(lanes, address, bytes);
     if (!status.ok()) forget();
     return status;
@@ -76,7 +71,7 @@ Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
 }
 
 // Unpacks a slot of equal chunks into the other slots.
-Status Unpacker::measure(bool whole_device, double* bytes_per_ns) {
+Status Unpacker::measure(double* bytes_per_ns) {
     constexpr FloatFormat format = FloatFormat::bf16;
     const uint64_t contents = uint64_t(codec::kChunkElements) * codec::fields_of(format).bytes();
     std::vector<uint8_t> weights(contents);
@@ -89,7 +84,7 @@ Status Unpacker::measure(bool whole_device, double* bytes_per_ns) {
     const uint64_t bytes = packed.size();
     const uint64_t chunks =
         std::min({slot_bytes_ / bytes, (slot_count_ - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
-    sh_backend_packed work = description(format, whole_device ? 0 : kGroups, slots_[0].address, slots_[1].address);
+    sh_backend_packed work = description(format, slots_[0].address, slots_[1].address);
     work.chunks = static_cast<uint32_t>(chunks);
     work.elements = chunks * codec::kChunkElements;
     for (uint32_t i = 0; i <= chunks; i++) work.places[i] = static_cast<uint32_t>(i * bytes / codec::kTileAlignment);
@@ -234,7 +229,7 @@ Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot
 Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, uint64_t packed_at) {
     const codec::FrameIndex& index = *batch.segment->source.packed;
     const uint64_t from = packed_at + (index.begin_of(part.chunk) - batch.begin());
-    sh_backend_packed work = description(index.format(), groups_, from, part.through_scratch ? scratch_ : part.device);
+    sh_backend_packed work = description(index.format(), from, part.through_scratch ? scratch_ : part.device);
     work.chunks = part.chunks;
     for (uint32_t i = 0; i < part.chunks; i++) work.elements += index.elements_of(part.chunk + i);
     for (uint32_t i = 0; i <= part.chunks; i++)

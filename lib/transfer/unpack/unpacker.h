@@ -33,14 +33,13 @@ public:
     // Helpers bring a part of the chunks. Before open().
     void set_bond(Bond* bond) { bond_ = bond; }
 
-    // Uses this memory of the device from now on. Unpacks with a small part of the device, or with all of it. On
-    // failure nothing is held.
-    Status open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole_device);
+    // Uses this memory of the device from now on. On failure nothing is held.
+    Status open(Lanes& lanes, uint64_t address, uint64_t bytes);
     // Waits until nothing uses the memory.
     Status close();
     bool is_open() const { return lane_.is_open(); }
     // Measures how many bytes of contents the device unpacks in a nanosecond, before the first load.
-    Status measure(bool whole_device, double* bytes_per_ns);
+    Status measure(double* bytes_per_ns);
 
     uint64_t slot_bytes_in(uint64_t bytes) const;        // the room for a batch in so much memory
     uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
@@ -91,7 +90,6 @@ private:
     Slot slots_[kMostSlots];
     uint32_t slot_count_ = kSlots;
     uint64_t slot_bytes_ = 0, scratch_ = 0;
-    uint32_t groups_ = 0;
     std::atomic<sh_stream> unpacks_on_ = 0;  // the stream of the loads, once there was one
     std::mutex mutex_;                       // of the turns of the slots
     uint32_t next_ = 0;

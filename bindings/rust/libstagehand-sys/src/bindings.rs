@@ -1708,16 +1708,13 @@ resident_bytes, and the blocks count as streamed. Since 0.2*/
     pub packed_resident_bytes: u64,
     ///Device memory through which packed weights arrive. Since 0.2
     pub unpack_bytes: u64,
-    /**Speed, in bytes of contents, at which the device unpacks weights that arrive, beside the engine's work. It is
-measured once. 0: no block is packed, the device cannot unpack, or there was no memory to measure with.
-Since 0.2*/
+    /**Speed, in bytes of contents, at which all of the device unpacks weights. It is measured once. 0: no block is
+packed, the device cannot unpack, or there was no memory to measure with. Since 0.2*/
     pub unpack_bytes_per_second: u64,
-    ///The same for weights that stay packed, with all of the device. Since 0.2
-    pub whole_unpack_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 184usize];
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 176usize];
     ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
     [
         "Offset of field: sh_plan_info::struct_size",
@@ -1788,9 +1785,6 @@ const _: () = {
     [
         "Offset of field: sh_plan_info::unpack_bytes_per_second",
     ][::core::mem::offset_of!(sh_plan_info, unpack_bytes_per_second) - 168usize];
-    [
-        "Offset of field: sh_plan_info::whole_unpack_bytes_per_second",
-    ][::core::mem::offset_of!(sh_plan_info, whole_unpack_bytes_per_second) - 176usize];
 };
 ///How sh_register_parts() divides a block.
 #[repr(C)]
