@@ -157,11 +157,9 @@ void add_memory_facts(const PlanReport& report, const BlockTable& table, Facts& 
     };
     facts.add("model", bytes(plan.model_bytes), fmt::format("{}, {}", report.model, description(table)));
     if (table.is_packed()) {
-        facts.add(
-            "packed", bytes(table.packed_bytes),
-            brings_packed(report)
-                ? fmt::format("the device unpacks {}", rate_text(plan.unpack_bytes_per_second))
-                : "the plan is for plain weights, which the host unpacks");
+        facts.add("packed", bytes(table.packed_bytes),
+                  brings_packed(report) ? fmt::format("the device unpacks {}", rate_text(plan.unpack_bytes_per_second))
+                                        : "the plan is for plain weights, which the host unpacks");
     }
     facts.add("budget", bytes(report.target.budget_bytes),
               fmt::format("{}, in pages of {}", share(report.target.budget_bytes), bytes(report.page_bytes)));
@@ -197,8 +195,7 @@ void add_time_facts(const PlanReport& report, Facts& facts) {
               ms(plan.bound_ns) >= 1e-3 ? fmt::format("by the plan's recurrence, {} of the bound",
                                                       ratio_text(ms(plan.step_ns), ms(plan.bound_ns)))
                                         : "by the plan's recurrence");
-    const std::string unpacking =
-        packed ? fmt::format(", (W − M) / {}", rate_text(plan.unpack_bytes_per_second)) : "";
+    const std::string unpacking = packed ? fmt::format(", (W − M) / {}", rate_text(plan.unpack_bytes_per_second)) : "";
     facts.add("bound", time_text(ms(plan.bound_ns)),
               fmt::format("max(compute {}, ({} − M) / {}{}), at the {} speed of the link", time_text(report.compute_ms),
                           packed ? "cW" : "W", rate_text(plan.link_bytes_per_second), unpacking,

@@ -17,8 +17,8 @@ struct Settings {
     uint64_t later_from_ns = 0;
     double duplex = 2;  // speed of both directions together, as a multiple of one direction: 1 to 2
     uint64_t unpack_speed = 1'000'000'000'000;  // bytes of contents per second
-    uint64_t latency_ns = 0;                  // of each copy, fill and unpacking
-    uint64_t call_ns = 0;                     // host time for queuing a command
+    uint64_t latency_ns = 0;                    // of each copy, fill and unpacking
+    uint64_t call_ns = 0;                       // host time for queuing a command
 };
 
 sh_status read_settings(const char* options, Settings* out);

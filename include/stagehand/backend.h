@@ -116,7 +116,7 @@ typedef struct sh_backend_packed {
         the backend reports no damage. */
     uint64_t failed;
     uint64_t elements; /**< Number of elements in all chunks, at least 1. */
-    uint32_t chunks; /**< `elements` / SH_BACKEND_CHUNK_ELEMENTS, rounded up. At most SH_BACKEND_UNPACK_CHUNKS. */
+    uint32_t chunks;   /**< `elements` / SH_BACKEND_CHUNK_ELEMENTS, rounded up. At most SH_BACKEND_UNPACK_CHUNKS. */
     /** Offset of each chunk from `from`, in units of 16 bytes, ascending. The element after the last chunk's is the
         offset of the end. */
     uint32_t places[129];

@@ -50,8 +50,9 @@ typedef struct sh_graph sh_graph;
  * sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
  *
  * An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
- * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) and not packed, or device memory. The acquire
- * returns SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+ * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
+ * lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
+ * names the block, and the capture goes on.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -100,7 +101,8 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_BACKEND          A load or the driver failed.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources.
+ * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
+ *         that unpacks weights also waits until workers have issued the runtime's other loads.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);

@@ -110,7 +110,7 @@ enum {
         caller may free the memory of these segments when the registration has returned SH_OK; other segments are
         read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
         more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
-        sh_source_update_begin() refuses it. A capture refuses its packed segments. \since 0.2 */
+        sh_source_update_begin() refuses it. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 

@@ -59,7 +59,7 @@ typedef struct sh_segment {
         at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
 
         The tensor crosses the link packed, and the device unpacks it, if the model does not fit and the backend can do
-        so: see docs/concepts.md. Else the library's workers unpack it on the host. Graphs cannot read packed sources.
+        so: see docs/concepts.md. Else the library's workers unpack it on the host.
 
         The bytes of a packed tensor must not change while the block is registered, not even in an update of the
         source. A load fails with SH_ERROR_SOURCE if a checksum shows damage. The library compares the checksums of

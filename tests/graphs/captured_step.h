@@ -18,15 +18,17 @@ const uint64_t kBlock = 4 * kPage;
 // The capture backend's calls.
 #define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
 
-// A captured step: the engine's graph and the library's graph.
-class Step {
+// A captured step: the engine's graph and the library's graph. Blocks has runtime(), and id() and truth() of each
+// block.
+template <class Blocks>
+class StepOf {
 public:
-    Step(TestDevice& device, Model& model) : device_(device), model_(model) {}
-    ~Step() {
+    StepOf(TestDevice& device, Blocks& model) : device_(device), model_(model) {}
+    ~StepOf() {
         sh_graph_destroy(graph_);
         if (native_) DRIVER(sh_test_graph_destroy)(native_);
     }
-    Step(const Step&) = delete;
+    StepOf(const StepOf&) = delete;
 
     sh_status begin(sh_stream stream) {
         stream_ = stream;
@@ -75,7 +77,7 @@ public:
 
 private:
     struct Check {
-        Step* step;
+        StepOf* step;
         size_t block;
         const uint8_t* at;
     };
@@ -87,13 +89,14 @@ private:
     }
 
     TestDevice& device_;
-    Model& model_;
+    Blocks& model_;
     sh_stream stream_ = 0;
     sh_graph* graph_ = nullptr;
     sh_test_graph* native_ = nullptr;
     std::deque<Check> checks_;
     std::atomic<uint64_t> compared_{0}, wrong_{0};
 };
+using Step = StepOf<Model>;
 
 inline DeviceSettings settings(uint64_t pages, const std::string& more = "") {
     DeviceSettings settings;

@@ -3,10 +3,10 @@
     torch_packed_bench.py [--device cuda:0] [--layers 48] [--width 1536] [--tokens 64 4096] [--json FILE]
 
 All layers have the same random weights, in memory of their own, because DFloat11 packs in Python and takes half a
-minute for one layer. Each package runs the same steps. libstagehand runs with several budgets, and with the peak device
-memory of each other package. Every output is compared bit by bit with that of the resident layers. A line tells of each
-package that is not installed. DFloat11 needs CuPy. A run on the CPU (--device cpu --layers 4 --width 256) only shows
-that the program works.
+minute for one layer. Each package runs the same steps. libstagehand runs with several budgets, also captured in a CUDA
+graph, and with the peak device memory of each other package. Every output is compared bit by bit with that of the
+resident layers. A line tells of each package that is not installed. DFloat11 needs CuPy. A run on the CPU (--device cpu
+--layers 4 --width 256) only shows that the program works.
 """
 
 import argparse
@@ -152,19 +152,26 @@ class Rows:
         _, peak = self.tell("resident", measured(model, self.x, self.want))
         self.activations = max(0, peak - self.size) if on_gpu else 0
 
-    def ours(self, budget, pack, beside):
+    def ours(self, budget, pack, beside, captured=False):
+        """Measures forwards, and then the same forwards as a CUDA graph if `captured` says so."""
         name = "host" if device.type == "cpu" else str(device)
+        graph_figures = None
         try:
             model = made()
             with sh.Device(name, budget_bytes=int(budget)) as where, st.stream(model, where, pack=pack) as streamed:
                 figures = measured(model, self.x, self.want, lambda: where.memory().peak_bytes)
                 copied = streamed.stats().bytes_to_device / max(1, streamed.stats().steps)
+                if captured and on_gpu:
+                    with streamed.graph(self.x) as graph:
+                        graph_figures = measured(graph, self.x, self.want, lambda: where.memory().peak_bytes)
         except sh.BudgetError as error:
             print(f"libstagehand cannot stream within {budget / 1e9:.3f} GB: {error}")
             return None
-        if not figures[2]:
+        if not all(one[2] for one in (figures, graph_figures) if one is not None):
             sys.exit("libstagehand: the output differs from that of the resident layers")
         package = "libstagehand packed" if pack else "libstagehand"
+        if graph_figures is not None:
+            self.tell(package + ", captured", graph_figures, beside=beside, budget_gb=budget / 1e9)
         return self.tell(package, figures, beside=beside, budget_gb=budget / 1e9, copied_gb_per_step=copied / 1e9)
 
     def beside(self, name, model):
@@ -239,7 +246,7 @@ def main():
             rows.resident()
             for part in (0.25, 0.5, 0.8):
                 for pack in (False, True):
-                    rows.ours(part * size, pack, f"{part:.0%} of the weights")
+                    rows.ours(part * size, pack, f"{part:.0%} of the weights", captured=True)
             if without_diffusers:
                 print(f"diffusers is skipped: {without_diffusers}")
             else:

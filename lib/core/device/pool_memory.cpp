@@ -4,6 +4,10 @@
 
 namespace stagehand::core {
 
+PoolMemory::~PoolMemory() {
+    if (free().ok()) (void)free_range().ok();
+}
+
 Status PoolMemory::take(uint64_t pages) {
     Status status = map(pages);
     if (!status.ok()) (void)free().ok();
@@ -19,7 +23,11 @@ Status PoolMemory::map(uint64_t pages) {
     }
     SH_TRY(pool_.take(pages, &pages_));
     count_ = pages;
-    SH_TRY(device_.range_reserve(pages * page, page, &address_));
+    if (reserved_ != pages) {
+        SH_TRY(free_range());
+        SH_TRY(device_.range_reserve(pages * page, page, &address_));
+        reserved_ = pages;
+    }
     SH_TRY(device_.pages_map(address_, page, pages, pages_.data()));
     mapped_ = true;
     return Status();
@@ -33,11 +41,16 @@ Status PoolMemory::free() {
     } else {
         if (mapped_) SH_TRY(once_more([&] { return device_.pages_unmap(address_, page, count_); }));
         mapped_ = false;
-        if (address_) SH_TRY(once_more([&] { return device_.range_free(address_, count_ * page); }));
         pool_.give(pages_.data(), pages_.size());
         pages_.clear();
     }
-    address_ = count_ = 0;
+    count_ = 0;
+    return Status();
+}
+
+Status PoolMemory::free_range() {
+    if (reserved_) SH_TRY(once_more([&] { return device_.range_free(address_, reserved_ * pool_.page_bytes()); }));
+    address_ = reserved_ = 0;
     return Status();
 }
 

@@ -9,7 +9,7 @@ constexpr uint64_t kMostBytes = 32 << 20;
 // The memory is this part of the share, between its limits. An engine's thread queues each batch, so small batches cost
 // it more time than the memory is worth.
 constexpr uint64_t kPartOfShare = 32;
-constexpr uint64_t kLeastShare = 4;     // and the share must be so many times as large
+constexpr uint64_t kLeastShare = 4;  // and the share must be so many times as large
 
 }  // namespace
 
@@ -33,6 +33,10 @@ Status UnpackMemory::take(const UnpackPlan& plan) {
     else
         (void)free().ok();
     return status;
+}
+
+Status UnpackMemory::open_to_record(transfer::Unpacker* out) {
+    return unpacker_.is_open() ? out->open_to_record(lanes_, memory_.address(), unpack_bytes_) : Status();
 }
 
 Status UnpackMemory::free() {

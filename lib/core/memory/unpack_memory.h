@@ -36,6 +36,8 @@ public:
     uint64_t kept_address() const { return memory_.address() + unpack_bytes_; }
 
     transfer::Unpacker& unpacker() { return unpacker_; }
+    // Opens an unpacker that records a capture on the same memory. Leaves it closed if there is no memory.
+    Status open_to_record(transfer::Unpacker* out);
 
 private:
     transfer::Lanes& lanes_;

@@ -7,17 +7,21 @@
 
 namespace stagehand::core {
 
-Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring)
+Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring,
+                 UnpackMemory& unpack)
     : device_(device),
       lanes_(lanes),
       registry_(registry),
       ring_(ring),
+      unpack_(unpack),
       objects_(device),
       pages_(ring.size()),
       routes_(device, registry) {}
 
 Status Capture::begin(sh_stream stream) {
     SH_TRY(objects_.open(lanes_));
+    SH_TRY(unpack_.open_to_record(&objects_.unpacker()));
+    routes_.set_unpacker(&objects_.unpacker());
     sh_backend_event fork = 0;
     SH_TRY(objects_.event(&fork));
     SH_TRY(device_.event_record(fork, stream));
@@ -67,8 +71,8 @@ Status Capture::load(Unit& unit, Use& use) {
     }
     if (!load_.staged.empty())
         return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) +
-                                                " cannot be captured: a graph cannot read a source "
-                                                "that is packed, or not pinned");
+                                                " cannot be captured: a graph cannot read a source that is not pinned, "
+                                                "or that is packed where the device does not unpack");
     const sh_stream copies = objects_.stream();
     sh_backend_event loaded = 0;
     SH_TRY(objects_.event(&loaded));
@@ -111,6 +115,7 @@ Status Capture::release(Unit& unit, sh_stream stream) {
 }
 
 Status Capture::end() {
+    SH_TRY(objects_.unpacker().end_record(objects_.stream()));
     sh_backend_event joined = 0;
     SH_TRY(objects_.event(&joined));
     SH_TRY(device_.event_record(joined, objects_.stream()));
@@ -123,7 +128,10 @@ std::unique_ptr<Graph> Capture::finish() {
     std::sort(units.begin(), units.end());
     for (const Ring::Page& page : pages_) ring.push_back(page.contents);
     // Moving the objects is the last thing that may fail. Until then the capture owns them.
+    const transfer::Unpacker& unpacker = objects_.unpacker();
+    const uint64_t unpack_memory = unpacker.has_issued() ? unpacker.address() : 0;
     auto graph = std::make_unique<Graph>(std::move(objects_));
+    graph->unpack_memory = unpack_memory;
     graph->units = std::move(units);
     graph->ring = std::move(ring);
     graph->loads = loads_;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
+#include "core/memory/unpack_memory.h"
 #include "core/movement/graph.h"
 #include "core/movement/load.h"
 #include "core/movement/load_routes.h"
@@ -19,11 +20,11 @@ namespace stagehand::core {
 // A graph runs many times, so it assumes nothing about the contents of the ring. The first use of each streamed part
 // loads it into pages that follow the plan. Later uses in the graph find what the graph itself has loaded. The copies
 // are on a stream of their own, in the order of first use. They wait only for uses of their pages that the graph itself
-// has recorded, because the driver would refuse the capture after a wait for an outside event. The caller holds the
-// runtime's mutex.
+// has recorded, because the driver would refuse the capture after a wait for an outside event. Packed weights arrive in
+// the runtime's own memory for them, which a launch has for itself. The caller holds the runtime's mutex.
 class Capture {
 public:
-    Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring);
+    Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring, UnpackMemory& unpack);
 
     // Makes the copy stream join the capture that is under way on `stream`.
     Status begin(sh_stream stream);
@@ -57,6 +58,7 @@ private:
     transfer::Lanes& lanes_;
     Registry& registry_;
     const Ring& ring_;
+    UnpackMemory& unpack_;
     sh_stream stream_ = SH_STREAM_HOST;
     CaptureObjects objects_;
     std::vector<Ring::Page> pages_;  // the pages of the ring, as the graph will have filled them

@@ -7,7 +7,10 @@
 namespace stagehand::core {
 
 CaptureObjects::CaptureObjects(CaptureObjects&& other) noexcept
-    : device_(other.device_), lane_(std::move(other.lane_)), events_(std::move(other.events_)) {
+    : device_(other.device_),
+      lane_(std::move(other.lane_)),
+      events_(std::move(other.events_)),
+      unpacker_(std::move(other.unpacker_)) {
     other.events_.clear();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <stagehand/backend.h>
@@ -10,19 +11,22 @@
 #include "backend/backend_device.h"
 #include "core/memory/block.h"
 #include "transfer/lane/lane.h"
+#include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
 
-// A lane and events that only one capture uses. They live as long as its graph.
+// A lane, an unpacker and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
-    explicit CaptureObjects(BackendDevice& device) : device_(&device) {}
+    explicit CaptureObjects(BackendDevice& device)
+        : device_(&device), unpacker_(std::make_unique<transfer::Unpacker>(device)) {}
     ~CaptureObjects();
     CaptureObjects(CaptureObjects&& other) noexcept;
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
     Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
     sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
+    transfer::Unpacker& unpacker() { return *unpacker_; }
     // Creates an event that nobody else records.
     Status event(sh_backend_event* out);
 
@@ -30,6 +34,7 @@ private:
     BackendDevice* device_;
     transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
+    std::unique_ptr<transfer::Unpacker> unpacker_;
 };
 
 struct Graph {
@@ -41,6 +46,8 @@ struct Graph {
     // For each page of the ring, the unit whose contents the page holds after the graph has run. kNone: no unit.
     std::vector<uint32_t> ring;
     bool uses(uint32_t unit) const { return std::binary_search(units.begin(), units.end(), unit); }
+
+    uint64_t unpack_memory = 0;  // the address of the memory in which it unpacks weights, or 0
 
     uint64_t loads = 0, pieces = 0, bytes = 0;  // of one launch
     sh_backend_event done = 0;                  // not 0: recorded after the last launch

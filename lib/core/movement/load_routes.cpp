@@ -28,7 +28,7 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
                 straight_.add(*segment, inside, unit.address + from, to - from, waits);
             else if (segment->route == transfer::Route::packed && unpacks())
                 packed_.push_back({&*segment, inside, unit.address + from, to - from, waits});
-            else if (segment->packed() && unpacks())
+            else if (segment->packed() && unpacks() && !unpacker_->records())
                 transfer::divide({&*segment, inside, unit.address + from, to - from, waits}, &packed_,
                                  &load_->staged.packed);
             else

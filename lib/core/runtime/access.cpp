@@ -88,6 +88,10 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
             return Status(SH_ERROR_HELD, parts_.registry.name_of(unit) +
                                              " must be loaded again: first release all views of it "
                                              "and of the blocks that share its pages");
+        if (graphs_.entered_unpacks() && unit.packed_tensors)
+            return Status(SH_ERROR_INVALID_STATE,
+                          parts_.registry.name_of(unit) + " is packed and cannot be loaded: a graph of " +
+                              parts_.gate.title() + " that unpacks weights was entered and not left");
         const bool wants_plan = !plan_.exists() || (plan_.is_wanted() && !parts_.gate.in_step() &&
                                                     parts_.gate.views() == 0 && !graphs_.hold_the_plan());
         if (unit.memory == Memory::none && wants_plan && plans < kPlansInAnAcquire) {

@@ -100,6 +100,21 @@ Status Graphs::load_residents(const Graph& graph, sh_stream stream, Lock& lock) 
     return Status();
 }
 
+// Brings the packed weights that are to stay on the device, because the graph unpacks them there.
+Status Graphs::bring_kept(const Graph& graph) {
+    transfer::Issued issued;
+    for (const uint32_t index : graph.units)
+        for (Block& block : parts_.registry.blocks_of(parts_.registry.unit(index))) {
+            if (!block.id) continue;
+            for (const transfer::Segment& segment : block.detail->segments)
+                if (segment.kept && segment.route == transfer::Route::packed)
+                    SH_TRY(parts_.unpack_memory.unpacker().bring_kept(parts_.loader.stream(), segment, &issued));
+        }
+    parts_.stats.load_pieces += issued.commands;
+    parts_.stats.bytes_to_device += issued.bytes;
+    return Status();
+}
+
 // Makes the launch wait for all work that the runtime has under way on the device.
 Status Graphs::order_launch(sh_stream stream) {
     BackendDevice& backend = parts_.backend();
@@ -114,6 +129,8 @@ Status Graphs::order_launch(sh_stream stream) {
         if (status.ok()) status = backend.event_record(event, own);
         if (status.ok()) status = backend.stream_wait_event(stream, event);
     }
+    transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker();
+    if (status.ok() && unpacker.is_open()) status = unpacker.lead(stream, event);
     parts_.events.give(&event);
     return status;
 }
@@ -133,6 +150,9 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (graph->stale)
         return Status(SH_ERROR_STALE, "the graph was captured under a plan of " + parts_.gate.title() +
                                           " that has changed since: capture the graph again");
+    if (graph->unpack_memory && graph->unpack_memory != parts_.unpack_memory.unpacker().address())
+        return Status(SH_ERROR_STALE, "the graph unpacks weights in memory that " + parts_.gate.title() +
+                                          " has at another address since: capture the graph again");
     SH_TRY(parts_.check_no_capture(stream));
     launch_.reset();
     if (!parts_.gate.in_step()) {
@@ -144,9 +164,11 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
         parts_.ring.expect_launch();
+        if (entered_unpacks()) parts_.loader.wait_all_issued(lock);
         SH_TRY(clear_ring(lock));
         SH_TRY(load_residents(*graph, stream, lock));
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
+        if (entered_unpacks()) SH_TRY(bring_kept(*graph));
         return order_launch(stream);
     });
     if (!status.ok()) entered_ = nullptr;
@@ -169,6 +191,9 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     uint32_t number = 0;
     if (!graph.done) status = no_throw([&] { return parts_.events.take(&graph.done); });
     if (status.ok()) status = backend.event_record(graph.done, stream);
+    // The launch and the loads that follow it use the same memory for packed weights.
+    if (transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
+        status = unpacker.follow(parts_.loader.stream(), graph.done);
     if (status.ok()) status = no_throw([&] { return parts_.streams.number(stream, &number); });
     if (status.ok()) {
         parts_.streams.mark(number);

@@ -32,6 +32,8 @@ public:
     Status destroy(uint64_t id, Lock& lock);
 
     bool entered() const { return entered_ != nullptr; }  // a graph was entered and has not been left
+    // The launch of the graph that was entered has the memory in which packed weights arrive for itself.
+    bool entered_unpacks() const { return entered_ && entered_->unpack_memory; }
     bool capturing() const { return captures_.under_way(); }
     bool entered_uses(uint32_t unit) const { return entered_ && entered_->uses(unit); }
     bool any_uses(uint32_t unit) const;  // a graph that can be launched uses the unit
@@ -55,6 +57,7 @@ private:
     Status clear_ring(Lock& lock);
     Status load_own(Unit& unit, Lock& lock);
     Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
+    Status bring_kept(const Graph& graph);
     Status order_launch(sh_stream stream);
     Status leave(Graph& graph, sh_stream stream);
     Status wait_for_launch(sh_backend_event done, Lock& lock);

@@ -31,6 +31,7 @@ public:
     bool equals(ChunkRange range, uint32_t of_period) const {
         return range.begin == range_.begin && range.end == range_.end && of_period == of_period_;
     }
+    ChunkRange range() const { return range_; }
     // The device address of the chunk, or 0 if it is not kept.
     uint64_t address_of(uint64_t chunk) const;
     // Whether the kept chunk was brought. Work that is queued on the stream of loads from then on finds it.

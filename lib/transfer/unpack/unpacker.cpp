@@ -54,12 +54,34 @@ Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes) {
     return status;
 }
 
+// No event of a slot may be waited for that the capture has not recorded.
+Status Unpacker::open_to_record(Lanes& lanes, uint64_t address, uint64_t bytes) {
+    SH_TRY(open(lanes, address, bytes));
+    records_ = true;
+    broken_off_ = lane_.stream();
+    return Status();
+}
+
+Status Unpacker::end_record(sh_stream stream) { return has_issued() ? lead(stream, slots_[0].filled) : Status(); }
+
+Status Unpacker::follow(sh_stream stream, sh_backend_event event) {
+    std::lock_guard lock(mutex_);
+    for (const sh_stream own : {lane_.stream(), stream}) SH_TRY(device_.stream_wait_event(own, event));
+    return Status();
+}
+
+Status Unpacker::lead(sh_stream stream, sh_backend_event event) {
+    SH_TRY(device_.event_record(event, lane_.stream()));
+    return device_.stream_wait_event(stream, event);
+}
+
 Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
     slot_count_ = slots_in(bytes);
     slot_bytes_ = slot_bytes_in(bytes);
     scratch_ = address + slot_count_ * slot_bytes_;
     turns_.clear();
     next_ = 0;
+    records_ = false;
     broken_off_ = 0;
     SH_TRY(lanes.lend(Direction::to_device, &lane_));
     for (uint32_t i = 0; i < slot_count_; i++) {
@@ -128,12 +150,17 @@ void Unpacker::forget() {
     lane_ = Lane();
 }
 
-Status Unpacker::close() {
-    if (!is_open()) return Status();
+Status Unpacker::synchronize_all() {
     if (bond_) SH_TRY(bond_->settle());
     SH_TRY(once_more([&] { return device_.stream_synchronize(lane_.stream()); }));
-    if (const sh_stream stream = unpacks_on_.exchange(0))
-        SH_TRY(once_more([&] { return device_.stream_synchronize(stream); }));
+    const sh_stream stream = unpacks_on_;
+    return stream ? once_more([&] { return device_.stream_synchronize(stream); }) : Status();
+}
+
+Status Unpacker::close() {
+    if (!is_open()) return Status();
+    if (!records_) SH_TRY(synchronize_all());
+    unpacks_on_ = 0;
     forget();
     return Status();
 }
@@ -144,11 +171,48 @@ Status Unpacker::synchronize() {
 }
 
 // After a failure, the event of a slot may not stand for the work that uses the slot. So the host waits for all of it.
+// In a capture, all slots become free after it.
 Status Unpacker::recover(sh_stream stream) {
-    if (bond_) SH_TRY(bond_->settle());
-    SH_TRY(device_.stream_synchronize(lane_.stream()));
-    SH_TRY(device_.stream_synchronize(stream));
+    if (records_) {
+        for (uint32_t i = 0; i < slot_count_; i++) SH_TRY(device_.event_record(slots_[i].free, stream));
+    } else {
+        if (bond_) SH_TRY(bond_->settle());
+        SH_TRY(device_.stream_synchronize(lane_.stream()));
+        SH_TRY(device_.stream_synchronize(stream));
+    }
     broken_off_ = 0;
+    return Status();
+}
+
+// A file has no address, and is only unpacked so on a device without contents.
+Unpacker::Chunks Unpacker::pinned_chunks(const Batch& batch) {
+    const uint64_t piece = batch.segment->pinned_piece;
+    const auto begin = reinterpret_cast<uint64_t>(batch.segment->source.pointer) + batch.begin();
+    return {reinterpret_cast<const void*>(begin), piece, piece ? piece - batch.begin() % piece : 0};
+}
+
+// Batches of which nothing is unpacked, each of neighbours on both sides.
+Status Unpacker::bring_kept(sh_stream stream, const Segment& segment, Issued* out) {
+    const KeptChunks& kept = *segment.kept;
+    const auto is_missing = [&](uint64_t chunk) { return kept.address_of(chunk) && !kept.is_there(chunk); };
+    for (uint64_t chunk = kept.range().begin; chunk < kept.range().end;) {
+        Batch batch;
+        batch.segment = &segment;
+        batch.chunk = chunk;
+        batch.kept_at = kept.address_of(chunk);
+        while (chunk < kept.range().end && is_missing(chunk) &&
+               kept.address_of(chunk) == batch.kept_at + batch.bytes()) {
+            batch.chunks++;
+            chunk++;
+        }
+        if (!batch.chunks) {
+            chunk++;
+            continue;
+        }
+        WaitSet waited;
+        sh_stream copies = SH_STREAM_HOST;
+        SH_TRY(issue(stream, {}, batches_, batch, pinned_chunks(batch), {}, &waited, out, &copies));
+    }
     return Status();
 }
 
@@ -157,13 +221,7 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
     if (extents.empty()) return Status();
     cut_batches(extents, slot_bytes_, &batches_);
     for (const Batch& batch : batches_.list) {
-        Chunks chunks;
-        if (!batch.is_there) {
-            const uint64_t piece = batch.segment->pinned_piece;
-            // A file has no address, and is only unpacked so on a device without contents.
-            const auto begin = reinterpret_cast<uint64_t>(batch.segment->source.pointer) + batch.begin();
-            chunks = {reinterpret_cast<const void*>(begin), piece, piece ? piece - batch.begin() % piece : 0};
-        }
+        const Chunks chunks = batch.is_there ? Chunks() : pinned_chunks(batch);
         sh_stream copies = SH_STREAM_HOST;
         SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out, &copies));
     }
@@ -188,7 +246,7 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, 
 
 Status Unpacker::queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
                        sh_stream* out_copies) {
-    if (batch.is_there) return unpack(stream, batches, batch, batch.kept_at);
+    if (batch.is_there || (records_ && batch.kept_at)) return unpack(stream, batches, batch, batch.kept_at);
     const Slot& slot = slots_[next_++ % slot_count_];
     const uint64_t packed_at = batch.kept_at ? batch.kept_at : slot.address;
     SH_TRY(copy(batch, chunks, slot, packed_at, out, out_copies));

@@ -35,9 +35,21 @@ public:
 
     // Uses this memory of the device from now on. On failure nothing is held.
     Status open(Lanes& lanes, uint64_t address, uint64_t bytes);
+    // The same for a capture, which only records: a launch of the graph copies and unpacks. It finds all kept chunks on
+    // the device. All streams that are used from now on belong to the capture.
+    Status open_to_record(Lanes& lanes, uint64_t address, uint64_t bytes);
+    // Makes the captured stream wait for the copies that were recorded.
+    Status end_record(sh_stream stream);
     // Waits until nothing uses the memory.
     Status close();
     bool is_open() const { return lane_.is_open(); }
+    bool has_issued() const { return unpacks_on_ != 0; }
+    bool records() const { return records_; }
+    uint64_t address() const { return slots_[0].address; }  // of the memory, or 0
+    // What is queued from now on comes after the event. `stream` is that of the loads.
+    Status follow(sh_stream stream, sh_backend_event event);
+    // Makes the stream wait for all that was queued. `event` is one that nothing else uses.
+    Status lead(sh_stream stream, sh_backend_event event);
     // Measures how many bytes of contents the device unpacks in a nanosecond, before the first load.
     Status measure(double* bytes_per_ns);
 
@@ -59,6 +71,9 @@ public:
     // time may call this.
     Status issue(sh_stream stream, std::span<const PackedExtent> extents, std::span<const sh_backend_event> events,
                  WaitSet* waited, Issued* out);
+    // Brings the kept chunks of a segment in pinned memory that are not there. What is queued on `stream` from then on
+    // finds them.
+    Status bring_kept(sh_stream stream, const Segment& segment, Issued* out);
     // After a failure of issue(), no stream may wait for some of the copies: waits for them on the host. Any thread may
     // call this.
     Status synchronize();
@@ -72,8 +87,10 @@ private:
     };
 
     uint32_t slots_in(uint64_t bytes) const;
+    static Chunks pinned_chunks(const Batch& batch);
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
+    Status synchronize_all();
     Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
                  sh_stream* out_copies);
     Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out,
@@ -93,6 +110,7 @@ private:
     std::atomic<sh_stream> unpacks_on_ = 0;  // the stream of the loads, once there was one
     std::mutex mutex_;                       // of the turns of the slots
     uint32_t next_ = 0;
+    bool records_ = false;  // for a capture
     // The copies' stream if a failure left a slot in a state that its events do not tell. 0: none did.
     std::atomic<sh_stream> broken_off_ = 0;
     Batches batches_;  // of pinned memory

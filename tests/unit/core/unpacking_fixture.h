@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -49,7 +50,12 @@ protected:
         if (kOneThreadOnly) GTEST_SKIP() << "ThreadSanitizer sees the same in stress-unpack";
         runtime_ = new_runtime();
     }
-    void TearDown() override { sh_runtime_destroy(runtime_); }
+    void TearDown() override {
+        sh_runtime_destroy(runtime_);
+        for (void* memory : pinned_) {
+            EXPECT_SUCCEEDS(sh_host_free(device_.get(), memory));
+        }
+    }
 
     // Waits for its share while another runtime holds it. Two of them have equal shares.
     sh_runtime* new_runtime() {
@@ -82,6 +88,13 @@ protected:
         return made;
     }
 
+    // A copy in pinned memory. SH_BLOCK_PIN may fail where tensors share pages of memory.
+    void* pinned(const std::vector<uint8_t>& bytes) {
+        void*& memory = pinned_.emplace_back();
+        EXPECT_SUCCEEDS(sh_host_alloc(device_.get(), bytes.size(), &memory, nullptr));
+        return memory ? std::memcpy(memory, bytes.data(), bytes.size()) : nullptr;
+    }
+
     // A block of packed tensors, which begin at any even offset. Those in files if `kind_` says so.
     void add_block(sh_runtime* runtime, uint32_t flags,
                    std::initializer_list<std::pair<FloatFormat, uint64_t>> tensors) {
@@ -91,7 +104,7 @@ protected:
             PackedTensor& tensor = packed(format, elements);
             sh_segment& segment = segments.emplace_back(sh_segment(SH_SEGMENT_INIT));
             segment.kind = kind_;
-            segment.pointer = tensor.frame.data();
+            segment.pointer = pins_itself_ ? pinned(tensor.frame) : tensor.frame.data();
             if (kind_ == SH_SOURCE_FILE) segment.file = tensor.descriptor();
             segment.packed_bytes = tensor.frame.size();
             segment.bytes = tensor.contents.size();
@@ -164,6 +177,8 @@ protected:
 
     std::vector<PackedTensor*> tensors_;
     uint32_t kind_ = SH_SOURCE_POINTER;
+    bool pins_itself_ = false;
+    std::vector<void*> pinned_;
     std::vector<std::vector<uint8_t>> truth_;
     TestDevice device_;
     sh_runtime* runtime_ = nullptr;

@@ -1252,7 +1252,7 @@ SH_BLOCK_MUTABLE. The memory must then be writable.*/
 at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
 
 The tensor crosses the link packed, and the device unpacks it, if the model does not fit and the backend can do
-so: see docs/concepts.md. Else the library's workers unpack it on the host. Graphs cannot read packed sources.
+so: see docs/concepts.md. Else the library's workers unpack it on the host.
 
 The bytes of a packed tensor must not change while the block is registered, not even in an update of the
 source. A load fails with SH_ERROR_SOURCE if a checksum shows damage. The library compares the checksums of
@@ -1379,7 +1379,7 @@ system allows it. Weights of BF16 take about 0.70 of their bytes there. The cont
 caller may free the memory of these segments when the registration has returned SH_OK; other segments are
 read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
 more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
-sh_source_update_begin() refuses it. A capture refuses its packed segments. Since 0.2*/
+sh_source_update_begin() refuses it. Since 0.2*/
 pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
 pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
@@ -2779,8 +2779,9 @@ The runtime cannot be used on a capturing stream before this call. sh_acquire() 
 sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
 
 An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
-(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) and not packed, or device memory. The acquire
-returns SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
+lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
+names the block, and the capture goes on.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -2828,7 +2829,8 @@ entered; a capture is under way; or the stream captures.
 @retval SH_ERROR_BACKEND          A load or the driver failed.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks Only for loads from sources that are not pinned, and for write-backs into such sources.
+@blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
+that unpacks weights also waits until workers have issued the runtime's other loads.
 Since 0.1*/
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the

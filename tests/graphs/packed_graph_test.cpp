@@ -1,0 +1,157 @@
+// Captured steps over packed weights: a launch copies and unpacks them, in the memory that other loads use as well.
+#include <numeric>
+
+#include "../unit/core/unpacking_fixture.h"
+#include "captured_step.h"
+#include "device_under_test.h"
+
+namespace stagehand::test {
+namespace {
+
+class PackedGraphs : public UnpackingTest {
+protected:
+    PackedGraphs() : UnpackingTest(settings()) { pins_itself_ = true; }
+    static DeviceSettings settings() {
+        DeviceSettings device = kDevice;
+        device.name = "capture";
+        return device;
+    }
+    static bool skipped() { return !std::getenv("STAGEHAND_BACKEND_PATH") || kOneThreadOnly; }
+    void SetUp() override {
+        if (skipped()) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the capture backend";
+        UnpackingTest::SetUp();
+    }
+
+    // What a captured step uses.
+    sh_runtime* runtime() const { return runtime_; }
+    sh_block id(size_t i) const { return blocks_[i]; }
+    const std::vector<uint8_t>* truth(size_t i) const { return &truth_[i]; }
+    using PackedStep = StepOf<PackedGraphs>;
+    friend PackedStep;
+
+    std::vector<size_t> forward() const {
+        std::vector<size_t> order(blocks_.size());
+        std::iota(order.begin(), order.end(), size_t(0));
+        return order;
+    }
+    // With much computing, no weights stay packed.
+    sh_plan_info make_plan(uint64_t compute_ns) {
+        set_schedule(compute_ns);
+        sh_plan_info plan = SH_PLAN_INFO_INIT;
+        EXPECT_SUCCEEDS(sh_plan(runtime_, nullptr, &plan));
+        EXPECT_GT(plan.unpack_bytes, 0u);
+        EXPECT_EQ(plan.packed_resident_bytes == 0, compute_ns > 1);
+        return plan;
+    }
+    uint64_t brought() const { return stats(runtime_).bytes_to_device; }
+};
+constexpr uint64_t kComputing[] = {1, 60'000'000'000};
+
+TEST_F(PackedGraphs, launches_unpack) {
+    for (const uint64_t compute_ns : kComputing) {
+        SCOPED_TRACE(compute_ns);
+        if (compute_ns == 1) add_model(runtime_, 0);
+        const sh_plan_info plan = make_plan(compute_ns);
+        const sh_stream stream = device_.stream();
+        PackedStep captured(device_, *this);
+        ASSERT_NO_FATAL_FAILURE(captured.capture(stream, forward()));
+        SUCCEEDS(captured.launch(stream));
+        const uint64_t before = brought();
+        for (int k = 0; k < 3; k++) SUCCEEDS(captured.launch(stream));
+        // Each launch brings the same bytes: those that do not stay, packed.
+        const uint64_t each = (brought() - before) / 3;
+        EXPECT_GT(each, plan.bytes_per_step / 2);
+        EXPECT_LT(static_cast<double>(each), 0.85 * static_cast<double>(plan.bytes_per_step));
+        device_.synchronize();
+        EXPECT_EQ(captured.compared(), 4 * blocks_.size());
+        EXPECT_EQ(captured.wrong(), 0u);
+        EXPECT_LE(device_.memory().peak_bytes, kBudget);
+    }
+}
+
+// The graph, the steps and the loads of resident parts have one memory for packed weights, and take turns.
+TEST_F(PackedGraphs, launches_and_steps_take_turns) {
+    add_model(runtime_, 0);
+    for (const uint64_t compute_ns : kComputing) {
+        SCOPED_TRACE(compute_ns);
+        make_plan(compute_ns);
+        const sh_stream stream = device_.stream(), other = device_.stream();
+        PackedStep captured(device_, *this);
+        SUCCEEDS(captured.begin(stream));
+        for (const size_t i : forward()) SUCCEEDS(captured.use(i, stream, i % 3 ? 0 : 3'000'000));
+        SUCCEEDS(captured.end());
+        for (int k = 0; k < 4; k++) {
+            SUCCEEDS(captured.launch(k % 2 ? stream : other));
+            if (k > 1) step(runtime_);
+            SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), blocks_.size()));  // resident parts come again
+            SUCCEEDS(captured.launch(stream));
+            step(runtime_);
+        }
+        device_.synchronize();
+        EXPECT_EQ(captured.compared(), 8 * blocks_.size());
+        EXPECT_EQ(captured.wrong(), 0u);
+    }
+}
+
+TEST_F(PackedGraphs, are_launched_after_a_resume) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    add_model(runtime_, 0);
+    for (const uint64_t compute_ns : kComputing) {
+        SCOPED_TRACE(compute_ns);
+        make_plan(compute_ns);
+        const sh_stream stream = device_.stream();
+        PackedStep captured(device_, *this);
+        ASSERT_NO_FATAL_FAILURE(captured.capture(stream, forward()));
+        for (int k = 0; k < 3; k++) {
+            SUCCEEDS(captured.launch(stream));
+            ASSERT_NO_FATAL_FAILURE(pause_and_resume());
+        }
+        SUCCEEDS(captured.launch(stream));
+        device_.synchronize();
+        EXPECT_EQ(captured.compared(), 4 * blocks_.size());
+        EXPECT_EQ(captured.wrong(), 0u);
+    }
+}
+
+// Only leaving the graph tells when its launch ends.
+TEST_F(PackedGraphs, no_packed_block_is_loaded_between_enter_and_leave) {
+    add_model(runtime_, 0);
+    add_block(runtime_, SH_BLOCK_UNORDERED, {{FloatFormat::bf16, 100'000}});
+    const sh_block outside = blocks_.back();
+    blocks_.pop_back();
+    make_plan(1);
+    const sh_stream stream = device_.stream();
+    PackedStep captured(device_, *this);
+    ASSERT_NO_FATAL_FAILURE(captured.capture(stream, forward()));
+    SUCCEEDS(sh_graph_enter(captured.graph(), stream));
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_EQ(sh_acquire(runtime_, outside, stream, 0, &view), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("is packed and cannot be loaded: a graph"), std::string::npos) << why();
+    SUCCEEDS(sh_graph_leave(captured.graph(), stream));
+    expect_bytes(runtime_, outside, truth_.back());
+    SUCCEEDS(sh_graph_enter(captured.graph(), stream));  // what is there may be used
+    SUCCEEDS(sh_acquire(runtime_, outside, stream, 0, &view));
+    SUCCEEDS(sh_release(runtime_, outside, stream));
+    SUCCEEDS(sh_graph_leave(captured.graph(), stream));
+}
+
+// No worker reads a file for a launch, not even one whose weights have stayed on the device.
+TEST_F(PackedGraphs, refuse_packed_files) {
+    kind_ = SH_SOURCE_FILE;
+    for (const uint64_t compute_ns : kComputing) {
+        SCOPED_TRACE(compute_ns);
+        for (int i = 0; i < 19 && compute_ns == 1; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kMiB + 3}});
+        make_plan(compute_ns);
+        step(runtime_);
+        PackedStep captured(device_, *this);
+        SUCCEEDS(captured.begin(device_.stream()));
+        sh_status status = SH_OK;
+        for (size_t i = 0; i < blocks_.size() && status == SH_OK; i++) status = captured.use(i);
+        EXPECT_EQ(status, SH_ERROR_UNSUPPORTED);
+        EXPECT_NE(why().find("cannot read a source that is not pinned"), std::string::npos) << why();
+        SUCCEEDS(captured.end());
+    }
+}
+
+}  // namespace
+}  // namespace stagehand::test
