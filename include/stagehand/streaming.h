@@ -148,12 +148,13 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
  * @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
- *                                       streams; the stream captures and the runtime does not; or the runtime is
- *                                       released: see sh_pause().
+ *                                       streams, or is packed, must be loaded, and the graph unpacks weights; the
+ *                                       stream captures and the runtime does not; or the runtime is released: see
+ *                                       sh_pause().
  * @retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
  *                                       sh_step_begin().
- * @retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or the plan does not know the
- *                                       block.
+ * @retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or is packed and the plan does
+ *                                       not let the device unpack, or the plan does not know the block.
  * @retval SH_ERROR_BUDGET               No plan fits.
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
  * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.

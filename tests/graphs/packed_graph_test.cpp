@@ -113,6 +113,47 @@ TEST_F(PackedGraphs, are_launched_after_a_resume) {
     }
 }
 
+// What stays packed is where it was, also if blocks that no graph uses have gone, or have come.
+TEST_F(PackedGraphs, are_launched_after_a_resume_with_other_blocks) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    add_model(runtime_, 0);
+    make_plan(1);
+    const sh_stream stream = device_.stream();
+    PackedStep captured(device_, *this);
+    std::vector<size_t> order = forward();
+    order.erase(order.begin(), order.begin() + 2);
+    ASSERT_NO_FATAL_FAILURE(captured.capture(stream, order));
+    SUCCEEDS(captured.launch(stream));
+    SUCCEEDS(sh_unregister_blocks(runtime_, blocks_.data(), 1));
+    ASSERT_NO_FATAL_FAILURE(pause_and_resume());
+    SUCCEEDS(captured.launch(stream));
+    SUCCEEDS(sh_pause(device_.get(), nullptr, nullptr));
+    SUCCEEDS(sh_unregister_blocks(runtime_, &blocks_[1], 1));
+    add_block(runtime_, 0, {{FloatFormat::bf16, 5'000}});
+    SUCCEEDS(sh_resume(device_.get(), nullptr, nullptr));
+    SUCCEEDS(captured.launch(stream));
+    device_.synchronize();
+    EXPECT_EQ(captured.compared(), 3 * order.size());
+    EXPECT_EQ(captured.wrong(), 0u);
+}
+
+// The stream of the copies has nothing to do then, and belongs to the capture all the same.
+TEST_F(PackedGraphs, may_find_all_weights_on_the_device) {
+    add_model(runtime_, 0);
+    for (int i = 0; i < 4; i++) add_block(runtime_, 0, {{FloatFormat::bf16, 200'000}});  // of one chunk
+    make_plan(1);
+    const sh_stream stream = device_.stream();
+    PackedStep captured(device_, *this);
+    ASSERT_NO_FATAL_FAILURE(captured.capture(stream, {blocks_.size() - 2, blocks_.size() - 1}));
+    for (int k = 0; k < 2; k++) SUCCEEDS(captured.launch(stream));
+    const uint64_t before = brought();
+    SUCCEEDS(captured.launch(stream));
+    EXPECT_EQ(brought(), before);
+    device_.synchronize();
+    EXPECT_EQ(captured.compared(), 6u);
+    EXPECT_EQ(captured.wrong(), 0u);
+}
+
 // Only leaving the graph tells when its launch ends.
 TEST_F(PackedGraphs, no_packed_block_is_loaded_between_enter_and_leave) {
     add_model(runtime_, 0);

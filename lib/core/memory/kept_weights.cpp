@@ -41,6 +41,15 @@ void keep(Registry& registry, Unit& unit, uint64_t own_bytes, uint32_t of_period
     });
 }
 
+uint64_t kept_address(Registry& registry, const Unit& unit) {
+    for (Block& block : registry.blocks_of(unit)) {
+        if (!block.id) continue;
+        for (const transfer::Segment& segment : block.detail->segments)
+            if (segment.kept) return segment.kept->address_of(segment.kept->range().begin);
+    }
+    return 0;
+}
+
 void keep_none(Registry& registry) noexcept {
     for (Unit& unit : registry.units()) {
         if (!unit.live) continue;

@@ -28,6 +28,8 @@ void find_kept_bytes(Registry& registry, const Unit& unit, uint64_t own_bytes, K
 bool are_kept(Registry& registry, const Unit& unit, uint64_t own_bytes, uint32_t of_period);
 // Lets them stay in memory from `*address` on, and moves the address to its end. None of them are there yet.
 void keep(Registry& registry, Unit& unit, uint64_t own_bytes, uint32_t of_period, uint64_t* address);
+// The address of the first chunk of the unit that stays, or 0 if none does.
+uint64_t kept_address(Registry& registry, const Unit& unit);
 // No chunk of any unit stays.
 void keep_none(Registry& registry) noexcept;
 

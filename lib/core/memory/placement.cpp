@@ -100,14 +100,32 @@ bool Placement::keeps(std::span<const Place> places, const UnpackPlan& unpack) c
     return true;
 }
 
-Status Placement::keep(std::span<const Place> places, const UnpackPlan& unpack) {
-    uint64_t address = unpack_memory_.kept_address();
-    const uint64_t end = address + unpack.kept_pages * registry_.page_bytes();
-    for (uint32_t i = 0; i < places.size(); i++)
-        if (const uint32_t kept = kept_of(places[i], unpack, i))
-            core::keep(registry_, registry_.unit(i), places[i].own * registry_.page_bytes(), kept, &address);
-    return address <= end ? Status()
-                          : Status(SH_ERROR_INTERNAL, "packed weights that stay need more memory than was planned");
+// Units that have gone leave their room empty if the others have to be where they were.
+Status Placement::keep(std::span<const Place> places, const UnpackPlan& unpack, std::span<const uint64_t> kept_places) {
+    const uint64_t begin = unpack_memory_.kept_address(), end = begin + unpack.kept_pages * registry_.page_bytes();
+    uint64_t address = begin;
+    bool fits = true;
+    for (uint32_t i = 0; i < places.size(); i++) {
+        const uint32_t kept = kept_of(places[i], unpack, i);
+        if (!kept) continue;
+        if (i < kept_places.size() && kept_places[i] != UINT64_MAX) {
+            fits = fits && address <= begin + kept_places[i];
+            address = begin + kept_places[i];
+        }
+        core::keep(registry_, registry_.unit(i), places[i].own * registry_.page_bytes(), kept, &address);
+    }
+    return fits && address <= end
+               ? Status()
+               : Status(SH_ERROR_INTERNAL, "packed weights that stay need more memory than was planned");
+}
+
+std::vector<uint64_t> Placement::kept_places() const {
+    std::vector<uint64_t> places;
+    for (const Unit& unit : registry_.units()) {
+        const uint64_t address = unit.live ? kept_address(registry_, unit) : 0;
+        places.push_back(address ? address - unpack_memory_.kept_address() : UINT64_MAX);
+    }
+    return places;
 }
 
 Status Placement::free_unpack_memory() {
@@ -115,7 +133,8 @@ Status Placement::free_unpack_memory() {
     return unpack_memory_.free();
 }
 
-Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack) {
+Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack,
+                       std::span<const uint64_t> kept_places) {
     const auto units = registry_.units();
     const bool same_ring = ring_pages == ring_.handles().size();
     if (!keeps(places, unpack)) SH_TRY(free_unpack_memory());
@@ -135,7 +154,7 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const
     ring_.reset(ring_pages);
     if (unpack.pages && !unpack_memory_.pages()) {
         SH_TRY(unpack_memory_.take(unpack));
-        SH_TRY(keep(places, unpack));
+        SH_TRY(keep(places, unpack, kept_places));
     }
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
@@ -147,7 +166,8 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const
     return Status();
 }
 
-Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack) {
+Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack,
+                        std::span<const uint64_t> kept_places) {
     const PagePool::Change change(pool_);
     uint64_t before = ring_.size() + unpack_memory_.pages(), after = ring_pages + unpack.all_pages();
     for (size_t i = 0; i < places.size(); i++) {
@@ -160,7 +180,7 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, cons
         return Status(SH_ERROR_BUDGET,
                       "no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
                           " more: too little device memory is free, or the budget was lowered meanwhile");
-    Status status = no_throw([&] { return move(places, ring_pages, unpack); });
+    Status status = no_throw([&] { return move(places, ring_pages, unpack, kept_places); });
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())
         return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan failed: ") + status.text() +

@@ -40,7 +40,9 @@ public:
     // Pages are given back before any are taken. Contents of pages that stay in place stay valid, except in the ring.
     // Returns SH_ERROR_BUDGET without any change if there is no room. After another failure no planned unit is mapped.
     // Returns SH_ERROR_RUNTIME_LOST if even the unmapping failed.
-    Status apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack);
+    // `kept_places` are those that the chunks that stay had before, from kept_places(), if they must be there again.
+    Status apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack,
+                 std::span<const uint64_t> kept_places = {});
 
     // Unmaps every planned unit, and gives back their pages, the pages of the ring and the memory to unpack in.
     Status clear();
@@ -55,6 +57,8 @@ public:
     // Takes a planned unit's memory away.
     Status remove(Unit& unit);
 
+    // For each unit, the distance of its chunks that stay from the beginning of their memory. UINT64_MAX: none stay.
+    std::vector<uint64_t> kept_places() const;
     // The places now, for apply().
     std::vector<Place> places() const;
     uint64_t pages() const { return pages_ + unpack_memory_.pages(); }  // pages that this runtime holds
@@ -65,9 +69,10 @@ private:
     Status unmap_ring(Unit& unit);
     Status map_ring(Unit& unit, const Place& place);
     Status resize_ring(uint32_t pages);
-    Status move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack);
+    Status move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack,
+                std::span<const uint64_t> kept_places);
     bool keeps(std::span<const Place> places, const UnpackPlan& unpack) const;
-    Status keep(std::span<const Place> places, const UnpackPlan& unpack);
+    Status keep(std::span<const Place> places, const UnpackPlan& unpack, std::span<const uint64_t> kept_places);
     Status free_unpack_memory();
     // allocated_placement.cpp: the same on devices that do not map pages. There each resident unit is an allocation,
     // and the ring is another one.

@@ -293,10 +293,6 @@ void Loader::cancel(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 void Loader::drain(std::unique_lock<std::mutex>& lock) {
     for (uint32_t i = 0; i < registry_.units().size(); i++) cancel(registry_.unit(i), lock);
-    wait_all_issued(lock);
-}
-
-void Loader::wait_all_issued(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return queued_ == 0; });
 }
 

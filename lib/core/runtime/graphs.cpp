@@ -164,14 +164,18 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
         parts_.ring.expect_launch();
-        if (entered_unpacks()) parts_.loader.wait_all_issued(lock);
+        if (entered_unpacks())
+            parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
         SH_TRY(clear_ring(lock));
         SH_TRY(load_residents(*graph, stream, lock));
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
         if (entered_unpacks()) SH_TRY(bring_kept(*graph));
         return order_launch(stream);
     });
-    if (!status.ok()) entered_ = nullptr;
+    if (!status.ok()) {
+        if (entered_unpacks()) (void)parts_.loader.synchronize().ok();  // no load stands for what bring_kept() copies
+        entered_ = nullptr;
+    }
     parts_.gate.notify();
     return parts_.gate.note(status);
 }

@@ -25,7 +25,9 @@ Status PlanInForce::leave(bool keeps_places, Lock& lock) {
                  keeps_places ? parts_.placement.places() : std::vector<Place>(),
                  parts_.ring.size(),
                  parts_.unordered.capacity(),
-                 parts_.unpack_memory.plan()};
+                 parts_.unpack_memory.plan(),
+                 keeps_places ? parts_.placement.kept_places() : std::vector<uint64_t>()};
+        parts_.registry.end_packs();  // graphs know the sizes of all units
         SH_TRY(empty(lock));
         wanted_ = away_.wanted;  // a plan that is wanted from now on is made after the return
         if (!keeps_places) plan_ = {};
@@ -67,7 +69,7 @@ Status PlanInForce::take_places(Lock& lock) {
     away_.places.resize(parts_.registry.units().size());
     SH_TRY(parts_.gate.note(no_throw([&] {
         if (plan_.bytes_per_step) parts_.helpers.get_ready();
-        SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages, away_.unpack));
+        SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages, away_.unpack, away_.kept_places));
         return parts_.unordered.resize(away_.unordered_pages, lock);
     })));
     exists_ = true;

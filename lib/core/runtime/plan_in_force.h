@@ -128,6 +128,7 @@ private:
         uint32_t ring_pages = 0;
         uint64_t unordered_pages = 0;
         UnpackPlan unpack;
+        std::vector<uint64_t> kept_places;  // see Placement: graphs find packed weights there
     };
     Away away_;
 };

@@ -62,11 +62,17 @@ Status Unpacker::open_to_record(Lanes& lanes, uint64_t address, uint64_t bytes) 
     return Status();
 }
 
-Status Unpacker::end_record(sh_stream stream) { return has_issued() ? lead(stream, slots_[0].filled) : Status(); }
+Status Unpacker::end_record(sh_stream stream) { return joined_ ? lead(stream, slots_[0].filled) : Status(); }
 
 Status Unpacker::follow(sh_stream stream, sh_backend_event event) {
     std::lock_guard lock(mutex_);
     for (const sh_stream own : {lane_.stream(), stream}) SH_TRY(device_.stream_wait_event(own, event));
+    return free_all_after(stream);  // relays wait for nothing else
+}
+
+// All slots become free after what is queued on the stream so far.
+Status Unpacker::free_all_after(sh_stream stream) {
+    for (uint32_t i = 0; i < slot_count_; i++) SH_TRY(device_.event_record(slots_[i].free, stream));
     return Status();
 }
 
@@ -81,7 +87,7 @@ Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
     scratch_ = address + slot_count_ * slot_bytes_;
     turns_.clear();
     next_ = 0;
-    records_ = false;
+    records_ = joined_ = false;
     broken_off_ = 0;
     SH_TRY(lanes.lend(Direction::to_device, &lane_));
     for (uint32_t i = 0; i < slot_count_; i++) {
@@ -171,10 +177,12 @@ Status Unpacker::synchronize() {
 }
 
 // After a failure, the event of a slot may not stand for the work that uses the slot. So the host waits for all of it.
-// In a capture, all slots become free after it.
+// A capture only has to know that they are free, and the copies' stream joins it.
 Status Unpacker::recover(sh_stream stream) {
     if (records_) {
-        for (uint32_t i = 0; i < slot_count_; i++) SH_TRY(device_.event_record(slots_[i].free, stream));
+        SH_TRY(free_all_after(stream));
+        SH_TRY(device_.stream_wait_event(lane_.stream(), slots_[0].free));
+        joined_ = true;
     } else {
         if (bond_) SH_TRY(bond_->settle());
         SH_TRY(device_.stream_synchronize(lane_.stream()));

@@ -90,6 +90,7 @@ private:
     static Chunks pinned_chunks(const Batch& batch);
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
+    Status free_all_after(sh_stream stream);
     Status synchronize_all();
     Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
                  sh_stream* out_copies);
@@ -111,6 +112,7 @@ private:
     std::mutex mutex_;                       // of the turns of the slots
     uint32_t next_ = 0;
     bool records_ = false;  // for a capture
+    bool joined_ = false;   // the capture
     // The copies' stream if a failure left a slot in a state that its events do not tell. 0: none did.
     std::atomic<sh_stream> broken_off_ = 0;
     Batches batches_;  // of pinned memory

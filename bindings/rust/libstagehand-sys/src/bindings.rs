@@ -2813,12 +2813,13 @@ Since 0.1*/
         out_graph: *mut *mut sh_graph,
     ) -> sh_status;
     /**Prepares a launch on `stream`. Work that is queued there from now on comes after the uses of all memory that the
-graph's copies overwrite, and after the loads of the parts that must be resident. Other acquires of the runtime's
-streamed blocks return SH_ERROR_INVALID_STATE until sh_graph_leave(). A launch outside a step counts as a step of the
-runtime, and the frequency of steps decides the runtime's share: see residency.h. Launch nothing and do not call
-sh_graph_leave() after an error.
+graph's copies overwrite, and after the loads of the parts that must be resident. Until sh_graph_leave(), other
+acquires of the runtime's streamed blocks return SH_ERROR_INVALID_STATE. So do acquires that would load a packed block
+if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of steps
+decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
 @retval SH_OK                     The graph may be launched.
-@retval SH_ERROR_STALE            The plan has changed. Capture the graph again.
+@retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
+address. Capture the graph again.
 @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
@@ -3835,12 +3836,13 @@ sh_runtime_options.max_held and sh_invalidate_blocks().
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
 @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
-streams; the stream captures and the runtime does not; or the runtime is
-released: see sh_pause().
+streams, or is packed, must be loaded, and the graph unpacks weights; the
+stream captures and the runtime does not; or the runtime is released: see
+sh_pause().
 @retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
 sh_step_begin().
-@retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or the plan does not know the
-block.
+@retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or is packed and the plan does
+not let the device unpack, or the plan does not know the block.
 @retval SH_ERROR_BUDGET               No plan fits.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
 @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
