@@ -2814,9 +2814,9 @@ Since 0.1*/
     ) -> sh_status;
     /**Prepares a launch on `stream`. Work that is queued there from now on comes after the uses of all memory that the
 graph's copies overwrite, and after the loads of the parts that must be resident. Until sh_graph_leave(), other
-acquires of the runtime's streamed blocks return SH_ERROR_INVALID_STATE. So do acquires that would load a packed block
-if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of steps
-decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
+acquires of the runtime's streamed blocks return SH_ERROR_INVALID_STATE. So do acquires that would load a packed
+block if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of
+steps decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
 @retval SH_OK                     The graph may be launched.
 @retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
 address. Capture the graph again.
