@@ -23,7 +23,7 @@ struct Device {
 };
 
 const sh_backend_host* services = nullptr;
-Device* latest = nullptr;  // tests open one
+Device* first = nullptr;  // device 0, which captures; the others help it
 
 Device& of(sh_backend_device* handle) { return *reinterpret_cast<Device*>(handle); }
 
@@ -175,25 +175,28 @@ PASS(host_register, (sh_backend_device * handle, void* memory, uint64_t bytes), 
 PASS(host_unregister, (sh_backend_device * handle, void* memory), memory)
 PASS(host_is_pinned, (sh_backend_device * handle, const void* memory, uint64_t bytes, uint32_t* pinned), memory, bytes,
      pinned)
+PASS(memory_is_reachable, (sh_backend_device * handle, uint64_t address, uint64_t bytes, uint32_t* out_reachable),
+     address, bytes, out_reachable)
 PASS(stream_create, (sh_backend_device * handle, sh_stream* stream), stream)
 PASS(stream_destroy, (sh_backend_device * handle, sh_stream stream), stream)
 PASS(event_elapsed, (sh_backend_device * handle, sh_backend_event begin, sh_backend_event end, int64_t* ns), begin, end,
      ns)
 
 sh_status probe(uint32_t* out_count) {
-    *out_count = 1;
+    *out_count = 2;
     return SH_OK;
 }
 
-sh_status device_open(uint32_t, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
+                      sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
         auto device = std::make_unique<Device>();
         if (const sh_status status = services->find_backend("host", &device->host); status < 0)
             return fail(status, "there is no host backend");
-        if (const sh_status status = device->host->device_open(0, options, &device->inner, out_info); status < 0)
+        if (const sh_status status = device->host->device_open(index, options, &device->inner, out_info); status < 0)
             return told(*device, status);
-        latest = device.release();
-        *out_device = reinterpret_cast<sh_backend_device*>(latest);
+        if (index == 0) first = device.get();
+        *out_device = reinterpret_cast<sh_backend_device*>(device.release());
         return SH_OK;
     });
 }
@@ -201,7 +204,7 @@ sh_status device_open(uint32_t, const char* options, sh_backend_device** out_dev
 void device_close(sh_backend_device* handle) {
     const std::unique_ptr<Device> device(&of(handle));
     device->host->device_close(device->inner);
-    latest = nullptr;
+    if (device.get() == first) first = nullptr;
 }
 
 sh_backend make_table() {
@@ -244,6 +247,7 @@ sh_backend make_table() {
     MEMBER(device_synchronize);
     MEMBER(contents_hash);
     MEMBER(unpack);
+    MEMBER(memory_is_reachable);
     return table;
 }
 
@@ -266,12 +270,12 @@ SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* h
 
 // The backend's own calls count as calls in the relaxed mode, like those of plugins, so captures do not forbid them.
 sh_status sh_test_capture_begin(sh_stream stream) {
-    const Answer answer = latest->recorder.begin(stream, CaptureMode::global);
+    const Answer answer = first->recorder.begin(stream, CaptureMode::global);
     return is_refusal(answer) ? refused(answer) : SH_OK;
 }
 
 sh_status sh_test_follow(sh_stream stream, sh_stream other) {
-    auto* const device = reinterpret_cast<sh_backend_device*>(latest);
+    auto* const device = reinterpret_cast<sh_backend_device*>(first);
     sh_backend_event event = 0;
     if (const sh_status status = event_create(device, 0, &event); status < 0) return status;
     sh_status status = event_record(device, event, other);
@@ -282,9 +286,9 @@ sh_status sh_test_follow(sh_stream stream, sh_stream other) {
 
 sh_status sh_test_capture_end(sh_stream stream, sh_test_graph** out_graph) {
     std::shared_ptr<const stagehand::test::Recording> recording;
-    const Answer answer = latest->recorder.end(stream, &recording);
+    const Answer answer = first->recorder.end(stream, &recording);
     if (is_refusal(answer)) return refused(answer);
-    *out_graph = new sh_test_graph{recording, {*latest->host, latest->inner, recording}};
+    *out_graph = new sh_test_graph{recording, {*first->host, first->inner, recording}};
     return SH_OK;
 }
 
@@ -297,7 +301,7 @@ void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, uint64_t*
     *out_copies = graph->recording->copies();
 }
 
-uint64_t sh_test_events(void) { return latest->events; }
+uint64_t sh_test_events(void) { return first->events; }
 
 const char* sh_test_capture_error(void) { return stagehand::support::last_error(); }
 }
