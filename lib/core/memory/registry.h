@@ -80,8 +80,6 @@ public:
     static uint64_t pack_pages(uint64_t budget_pages);
     // A source is a packed tensor in pinned memory, which the device could unpack.
     bool has_packed_tensors();
-    // Small blocks that come from now on share no unit with those that are there.
-    void end_packs() noexcept { packs_ = {}; }
     // Blocks that are packed with their neighbours in the order.
     bool has_small_blocks();
     // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.

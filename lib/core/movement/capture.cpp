@@ -129,7 +129,7 @@ std::unique_ptr<Graph> Capture::finish() {
     for (const Ring::Page& page : pages_) ring.push_back(page.contents);
     // Moving the objects is the last thing that may fail. Until then the capture owns them.
     const transfer::Unpacker& unpacker = objects_.unpacker();
-    const uint64_t unpack_memory = unpacker.has_issued() ? unpacker.address() : 0;
+    const uint64_t unpack_memory = unpacker.has_recorded() ? unpacker.address() : 0;
     auto graph = std::make_unique<Graph>(std::move(objects_));
     graph->unpack_memory = unpack_memory;
     graph->units = std::move(units);

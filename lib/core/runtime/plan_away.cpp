@@ -27,7 +27,6 @@ Status PlanInForce::leave(bool keeps_places, Lock& lock) {
                  parts_.unordered.capacity(),
                  parts_.unpack_memory.plan(),
                  keeps_places ? parts_.placement.kept_places() : std::vector<uint64_t>()};
-        parts_.registry.end_packs();  // graphs know the sizes of all units
         SH_TRY(empty(lock));
         wanted_ = away_.wanted;  // a plan that is wanted from now on is made after the return
         if (!keeps_places) plan_ = {};

@@ -26,7 +26,9 @@ KeptChunks::KeptChunks(const Source& source, ChunkRange range, uint32_t of_perio
       there_(std::make_unique<std::atomic<bool>[]>(range.end - range.begin)) {
     for (uint64_t first = range.begin; first < range.end; first += kKeptPeriod) {
         periods_.push_back(*address);
-        *address += bytes_of_chunks(source, first, std::min(range.end, first + of_period));
+        const uint64_t end = std::min(range.end, first + of_period);
+        *address += bytes_of_chunks(source, first, end);
+        missing_ += end - first;
     }
 }
 

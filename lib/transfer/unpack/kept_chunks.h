@@ -36,7 +36,10 @@ public:
     uint64_t address_of(uint64_t chunk) const;
     // Whether the kept chunk was brought. Work that is queued on the stream of loads from then on finds it.
     bool is_there(uint64_t chunk) const { return there_[chunk - range_.begin].load(std::memory_order_acquire); }
-    void set_there(uint64_t chunk) { there_[chunk - range_.begin].store(true, std::memory_order_release); }
+    void set_there(uint64_t chunk) {
+        if (!there_[chunk - range_.begin].exchange(true, std::memory_order_acq_rel)) missing_--;
+    }
+    bool any_missing() const { return missing_ != 0; }  // of the kept chunks
 
 private:
     const Source source_;
@@ -44,6 +47,7 @@ private:
     const uint32_t of_period_;
     std::vector<uint64_t> periods_;  // the address of the first chunk of each
     std::unique_ptr<std::atomic<bool>[]> there_;
+    std::atomic<uint64_t> missing_ = 0;
 };
 
 // Adds the packed bytes of each place in a period to `bytes_at`, which has kKeptPeriod entries.

@@ -202,6 +202,7 @@ Unpacker::Chunks Unpacker::pinned_chunks(const Batch& batch) {
 // Batches of which nothing is unpacked, each of neighbours on both sides.
 Status Unpacker::bring_kept(sh_stream stream, const Segment& segment, Issued* out) {
     const KeptChunks& kept = *segment.kept;
+    if (!kept.any_missing()) return Status();  // as a rule
     const auto is_missing = [&](uint64_t chunk) { return kept.address_of(chunk) && !kept.is_there(chunk); };
     for (uint64_t chunk = kept.range().begin; chunk < kept.range().end;) {
         Batch batch;

@@ -40,10 +40,10 @@ public:
     Status open_to_record(Lanes& lanes, uint64_t address, uint64_t bytes);
     // Makes the captured stream wait for the copies that were recorded.
     Status end_record(sh_stream stream);
+    bool has_recorded() const { return joined_; }
     // Waits until nothing uses the memory.
     Status close();
     bool is_open() const { return lane_.is_open(); }
-    bool has_issued() const { return unpacks_on_ != 0; }
     bool records() const { return records_; }
     uint64_t address() const { return slots_[0].address; }  // of the memory, or 0
     // What is queued from now on comes after the event. `stream` is that of the loads.
