@@ -31,13 +31,24 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+before = "no test"  # the test before
+
+
 @pytest.fixture(autouse=True)
-def garbage():
+def garbage(request):
     """Looks for garbage that the test before has left. What survives is not looked at again: modules and caches would
     take most of the time of each collection. This is no business of the end of a test, whose models still live then:
-    nobody would look at them again, and they would keep their devices open.
+    nobody would look at them again, and they would keep their devices open. A test that leaves a device open is named.
     """
+    global before
+    sys.last_type = sys.last_value = sys.last_traceback = None  # pytest's: the frames of a test that has failed
     gc.collect()
+    try:
+        sh.Device("host", page_bytes=1 << 15).close()
+    except sh.UsageError as error:
+        pytest.fail(f"{before} has left the device open: {error}")
+    finally:
+        before = request.node.nodeid
     gc.freeze()
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from models import equal
-from spilling import Mlp, made, nothing_is_left, spilling, step
+from spilling import Mlp, away, made, nothing_is_left, spilling, step
 
 from libstagehand.torch import _spill_device
 from libstagehand.torch._spill_device import SpilledDevice
@@ -70,7 +70,7 @@ def test_no_restore_takes_memory_of_a_prefetch_that_has_not_begun(device, monkey
     monkeypatch.setattr(SpilledDevice, "_prefetch", lambda on, stream: devices.add(on) or prefetch(on, stream))
     with spilling(model, device) as spilled:
         for _ in range(2):
-            assert equal(step(model, x), want)
+            assert equal(step(model, x, between=lambda: away(spilled)), want)
         assert taken and not any(taken)
         restored.clear()
         assert nothing_is_left(spilled)
