@@ -39,8 +39,8 @@ enum {
     SH_BACKEND_VIRTUAL_TIME = 8, /**< clock() is virtual, and waits return at once. */
     SH_BACKEND_IS_GPU = 16,      /**< The device is a GPU. */
     /** The backend's devices can help each other: stream_wait_event() takes the events of the other devices,
-        copy_on_device() reads their memory if memory_is_reachable() accepts it, and host_is_pinned() accepts memory
-        that another device has pinned. \since 0.2 */
+        copy_on_device() reads and writes their memory if memory_is_reachable() accepts it, and host_is_pinned() accepts
+        memory that another device has pinned. \since 0.2 */
     SH_BACKEND_PEERS = 32
 };
 
@@ -214,7 +214,7 @@ typedef struct sh_backend {
                                 uint64_t bytes);
     /** Queues a copy to host memory. The call may wait if the memory is not pinned. */
     sh_status (*copy_to_host)(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes);
-    /** Queues a copy inside the device, or from memory that memory_is_reachable() accepts. */
+    /** Queues a copy inside the device, or from or to memory that memory_is_reachable() accepts. */
     sh_status (*copy_on_device)(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
                                 uint64_t bytes);
     /** Queues a fill of `bytes` bytes with `value`. */
@@ -228,9 +228,9 @@ typedef struct sh_backend {
     /** Sets `out_capturing` to 1 if the stream takes part in a capture into a graph. Optional: the backend has no
         graphs without it. */
     sh_status (*stream_is_capturing)(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
-    /** Sets `out_reachable` to 1 or 2 if copy_on_device() may read the whole range: memory of this device, or of
-        another device that this one can access. The call enables that access if it can. 2: copies go straight, and not
-        through the host; helpers need that. Optional: only memory of pages_map() and range_reserve() is reachable
+    /** Sets `out_reachable` to 1 or 2 if copy_on_device() may read and write the whole range: memory of this device, or
+        of another device that this one can access. The call enables that access if it can. 2: copies go straight, and
+        not through the host; helpers need that. Optional: only memory of pages_map() and range_reserve() is reachable
         without it, and devices cannot help each other. */
     sh_status (*memory_is_reachable)(sh_backend_device* device, uint64_t address, uint64_t bytes,
                                      uint32_t* out_reachable);

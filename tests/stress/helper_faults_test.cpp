@@ -1,10 +1,14 @@
 // A failure at every single call into a helper, or into the device that it helps, once or from then on. No byte is
 // wrong. Failures of the helper are no failures of the engine's calls: the helper is left out.
+#include <cstring>
+
+#include "core/movement/helpers.h"
 #include "engine.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
 #include "plugin.h"
 #include "scale.h"
+#include "transfer/bond/bond.h"
 
 namespace stagehand::test {
 namespace {
@@ -39,18 +43,37 @@ protected:
                            .helpers = helpers});
     }
 
+    // A device and its helper, of which one fails as planned.
+    struct Pair {
+        std::unique_ptr<TestDevice> helper, device;
+
+        // Returns false if one cannot be opened.
+        bool open_both(uint64_t budget, const std::string& device_plan, const std::string& helper_plan) {
+            try {  // the plugin's controls are those of the device that was opened last
+                if (helper_plan.empty()) helper = open(1, 128 * kMiB, "", "");
+                device = open(0, budget, device_plan, "fault:1");
+                if (!helper_plan.empty()) helper = open(1, 128 * kMiB, helper_plan, "");
+                return true;
+            } catch (const std::exception&) {
+                return false;
+            }
+        }
+    };
+    static uint64_t failures() {
+        sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
+        EXPECT_EQ(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters), SH_OK);
+        return counters.failures;
+    }
+
     // Two steps of a model that is streamed with a helper.
     static void run(const std::string& device_plan, const std::string& helper_plan, bool may_fail, Result* out) {
         const bool helper_fails = !helper_plan.empty();
-        std::unique_ptr<TestDevice> helper, device;
-        try {  // the plugin's controls are those of the device that was opened last
-            if (!helper_fails) helper = open(1, 128 * kMiB, "", "");
-            device = open(0, 14 * kMiB, device_plan, "fault:1");
-            if (helper_fails) helper = open(1, 128 * kMiB, helper_plan, "");
-        } catch (const std::exception&) {
+        Pair pair;
+        if (!pair.open_both(14 * kMiB, device_plan, helper_plan)) {
             out->failures = 1;
             return;
         }
+        std::unique_ptr<TestDevice>&device = pair.device, &helper = pair.helper;
         std::unique_ptr<Model> model;
         for (int k = 0; k < 4 && !model; k++) {
             try {
@@ -77,9 +100,7 @@ protected:
         attempt([&] { return sh_runtime_synchronize(model->runtime()); });
         EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
         out->helped = model->stats().helped_bytes;
-        sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
-        ASSERT_EQ(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters), SH_OK);
-        out->failures = counters.failures;
+        out->failures = failures();
         attempt([&] { return sh_trim(model->runtime(), 0, nullptr); });
         attempt([&] { return model->use(0, stream); });
         attempt([&] { return sh_stream_synchronize(device->get(), stream); });
@@ -94,8 +115,50 @@ protected:
         EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
     }
 
+    // Two pauses whose contents a helper carries a part of.
+    static void pause_twice(const std::string& device_plan, const std::string& helper_plan, bool may_fail,
+                            Result* out) {
+        Pair pair;
+        if (!pair.open_both(64 * kMiB, device_plan, helper_plan)) {
+            out->failures = 1;
+            return;
+        }
+        sh_device* const device = pair.device->get();
+        const auto attempt = [&](const auto& call) {
+            sh_status status = SH_OK;
+            for (int k = 0; k < 4; k++) {
+                status = call();
+                if (status == SH_OK || !may_fail) break;
+            }
+            EXPECT_EQ(status, SH_OK) << why();
+        };
+        constexpr uint64_t kBytes = 5 * kMiB;
+        uint64_t memory = 0;
+        attempt([&] { return sh_alloc(device, kBytes, nullptr, &memory); });
+        ASSERT_NE(memory, 0u);
+        for (uint64_t cycle = 0; cycle < 2; cycle++) {
+            const std::vector<uint8_t> contents = contents_of(cycle, 1, kBytes);
+            std::memcpy(reinterpret_cast<void*>(memory), contents.data(), kBytes);
+            sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+            attempt([&] { return sh_pause(device, nullptr, &change); });
+            out->helped += change.helped_bytes;
+            attempt([&] { return sh_resume(device, nullptr, &change); });
+            out->helped += change.helped_bytes;
+            EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(memory), contents.data(), kBytes), 0) << "cycle " << cycle;
+        }
+        out->failures = failures();
+        attempt([&] { return sh_free(device, memory); });
+        attempt([&] { return sh_occupancy_trim(device, nullptr); });
+        if (!helper_plan.empty()) {
+            EXPECT_EQ(pair.device->memory().used_bytes, 0u);
+        }
+        pair = Pair();
+        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
+    }
+
     // Runs in which the n-th call fails, until a run meets no failure.
-    static void every_call(const std::string& count, bool of_helper) {
+    template <class Run>
+    static void every_call(Run&& run, const std::string& count, bool of_helper) {
         for (uint64_t n = 1;; n += scaled_stride(1)) {
             SCOPED_TRACE("call " + std::to_string(n));
             const std::string plan = "fail_at=" + std::to_string(n) + ";fail_count=" + count;
@@ -109,9 +172,64 @@ protected:
     }
 };
 
-TEST_F(HelperFaults, one_call_of_the_helper_fails) { every_call("1", true); }
-TEST_F(HelperFaults, the_helper_is_gone_from_one_call_on) { every_call("0", true); }
-TEST_F(HelperFaults, one_call_of_the_device_fails) { every_call("1", false); }
+TEST_F(HelperFaults, one_call_of_the_helper_fails) { every_call(run, "1", true); }
+TEST_F(HelperFaults, the_helper_is_gone_from_one_call_on) { every_call(run, "0", true); }
+TEST_F(HelperFaults, one_call_of_the_device_fails) { every_call(run, "1", false); }
+
+class HelpedPauseFaults : public HelperFaults {
+protected:
+    // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
+    // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on.
+    static void pause_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
+                                                              Result* out) {
+        Pair pair;
+        if (!pair.open_both(64 * kMiB, "", helper_plan)) {
+            out->failures = 1;
+            return;
+        }
+        sh_device* const device = pair.device->get();
+        constexpr uint64_t kBytes = 5 * kMiB;
+        const std::vector<uint8_t> contents = contents_of(1, 1, kBytes);
+        uint64_t memory = 0;
+        SUCCEEDS(sh_alloc(device, kBytes, nullptr, &memory));
+        std::memcpy(reinterpret_cast<void*>(memory), contents.data(), kBytes);
+        for (int cycle = 0; cycle < 3; cycle++) {
+            sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+            if (sh_pause(device, nullptr, &change) == SH_OK) {
+                out->helped += change.helped_bytes;
+                SUCCEEDS(sh_resume(device, nullptr, nullptr));
+            }
+            ASSERT_EQ(std::memcmp(reinterpret_cast<void*>(memory), contents.data(), kBytes), 0) << "cycle " << cycle;
+        }
+        out->failures = failures();
+    }
+
+    void SetUp() override {
+        HelperFaults::SetUp();
+        if (IsSkipped()) return;
+        if (devices_without_pages()) GTEST_SKIP() << "memory cannot be paused";
+        least_ = transfer::Bond::least_bytes();
+        transfer::Bond::set_least_bytes(16 << 10);
+        core::Helpers::set_quiet_ns(0);
+    }
+    void TearDown() override {
+        if (!least_) return;
+        transfer::Bond::set_least_bytes(least_);
+        core::Helpers::set_quiet_ns(100'000'000);
+    }
+
+private:
+    uint64_t least_ = 0;
+};
+
+TEST_F(HelpedPauseFaults, one_call_of_the_helper_fails) { every_call(pause_twice, "1", true); }
+TEST_F(HelpedPauseFaults, the_helper_is_lost_from_one_call_on) {
+    every_call(pause_twice, "0;fail_status=" + std::to_string(SH_ERROR_DEVICE_LOST), true);
+}
+TEST_F(HelpedPauseFaults, nothing_is_known_of_the_helper_from_one_call_on) {
+    every_call(pause_with_a_helper_of_which_nothing_is_known, "0", true);
+}
+TEST_F(HelpedPauseFaults, one_call_of_the_device_fails) { every_call(pause_twice, "1", false); }
 
 }  // namespace
 }  // namespace stagehand::test

@@ -359,6 +359,7 @@ class OccupancyChange:
     copied_bytes: int
     ns: int
     unchanged_bytes: int
+    helped_bytes: int
 
 
 @dataclass(frozen=True)

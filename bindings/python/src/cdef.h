@@ -668,6 +668,7 @@ typedef struct sh_occupancy_change {
     uint64_t copied_bytes;
     uint64_t ns;
     uint64_t unchanged_bytes;
+    uint64_t helped_bytes;
 } sh_occupancy_change;
 sh_status sh_pause(sh_device* device, const sh_pause_options* options,
                                         sh_occupancy_change* out_change);

@@ -21,9 +21,9 @@ public:
     void spiller_opens() { spillers_.fetch_add(1, std::memory_order_relaxed); }
     void spiller_closes() { spillers_.fetch_sub(1, std::memory_order_relaxed); }
 
-    // A runtime of the device has begun a load.
-    void load_begins(uint64_t now_ns) { last_load_ns_.store(now_ns, std::memory_order_relaxed); }
-    uint64_t last_load_ns() const { return last_load_ns_.load(std::memory_order_relaxed); }  // 0: none yet
+    // The device has begun copies of its own, which come before those of its neighbours.
+    void note_use(uint64_t now_ns) { last_use_ns_.store(now_ns, std::memory_order_relaxed); }
+    uint64_t last_use_ns() const { return last_use_ns_.load(std::memory_order_relaxed); }  // 0: none yet
 
     void passed(uint64_t ns) {
         if (!spillers_.load(std::memory_order_relaxed)) return;
@@ -55,7 +55,7 @@ public:
 
 private:
     std::atomic<uint32_t> spillers_{0};
-    std::atomic<uint64_t> last_load_ns_{0};
+    std::atomic<uint64_t> last_use_ns_{0};
     mutable std::mutex mutex_;
     policy::LinkShare share_;
 };
@@ -63,6 +63,9 @@ private:
 struct Links {
     LinkArbiter to_device, to_host;
 
+    LinkArbiter& of(transfer::Direction direction) {
+        return direction == transfer::Direction::to_device ? to_device : to_host;
+    }
     // An engine computes for so long, from the use of weights to which it has come until the next one.
     void passed(uint64_t ns) {
         to_device.passed(ns);

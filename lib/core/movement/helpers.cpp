@@ -1,5 +1,6 @@
 #include "core/movement/helpers.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/log.h"
@@ -20,30 +21,36 @@ Helpers::~Helpers() {
         if (bond_.is_open(helper.way)) lose(helper);
 }
 
-Status Helpers::open(const std::string& runtime_name) {
+Status Helpers::open(const std::string& purpose) {
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
+    std::erase_if(names, [&](const std::string& name) {
+        return std::ranges::any_of(all_, [&](const Helper& helper) { return helper.name == name; });
+    });
     if (names.empty()) return Status();
+    double own_link = 0;
+    SH_TRY(device_.link(&own_link));
     SH_TRY(bond_.open(device_.lanes()));
     for (const std::string& name : names)
-        if (const Status status = no_throw([&] { return add(name, runtime_name); }); !status.ok())
+        if (const Status status = no_throw([&] { return add(name, purpose); }); !status.ok())
             log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
     return Status();
 }
 
-Status Helpers::add(const std::string& name, const std::string& runtime_name) {
+Status Helpers::add(const std::string& name, const std::string& purpose) {
     const sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     std::shared_ptr<Device> device;
     SH_TRY(Device::open(name.c_str(), options, &device));
     Helper helper;
+    helper.name = name;
     SH_TRY(device->link(&helper.link));
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
-    helper.buffer = std::make_unique<RelayBuffer>(
-        std::move(device), "the buffer that helps " + device_.name() + " (" + runtime_name + ")");
+    helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
+                                                  "the buffer that helps " + device_.name() + " (" + purpose + ")");
     all_.reserve(all_.size() + 1);
-    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend),
-                           name + ", which helps " + runtime_name + " on " + device_.name() + ",");
+    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend, bond_.direction()),
+                           name + ", which helps " + purpose + " on " + device_.name() + ",");
     all_.push_back(std::move(helper));
     return Status();
 }
@@ -89,9 +96,9 @@ void Helpers::lose(Helper& helper) noexcept {
     bond_.fail(helper.way);
 }
 
-// A helper that streams for itself comes first: it does not help until it has loaded nothing for a while.
-bool Helpers::is_idle(Device& helper) {
-    const uint64_t last = helper.links().to_device.last_load_ns();
+// A helper's own copies come first: it does not help until it has begun none for a while.
+bool Helpers::is_idle(Device& helper) const {
+    const uint64_t last = helper.links().of(bond_.direction()).last_use_ns();
     return !last || helper.backend().now_ns() > last + quiet_ns;
 }
 

@@ -1,4 +1,4 @@
-// Helpers: the devices whose links bring a part of a runtime's loads.
+// Helpers: the devices whose links make a part of a device's copies in one direction.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace stagehand::core {
 
-// The caller holds the runtime's mutex, except in open() and the destructor.
+// The caller holds the runtime's mutex, if a runtime has helpers, except in open() and the destructor.
 class Helpers {
 public:
-    // For tests: how long a helper must have begun no load. In force for all.
+    // For tests: how long a helper must have begun no copies of its own. In force for all.
     static void set_quiet_ns(uint64_t ns);
 
-    explicit Helpers(Device& device) : device_(device), bond_(device.backend()) {}
+    Helpers(Device& device, transfer::Direction direction) : device_(device), bond_(device.backend(), direction) {}
     ~Helpers();
     Helpers(const Helpers&) = delete;
     Helpers& operator=(const Helpers&) = delete;
 
     // Opens the devices that the device's options name. One that cannot be opened is left out, and the log has the
-    // reason.
-    Status open(const std::string& runtime_name);
+    // reason. May be repeated: it then opens those that consent since. `purpose`: what the copies are for, for the log.
+    Status open(const std::string& purpose);
     bool any() const { return !all_.empty(); }
     transfer::Bond& bond() { return bond_; }
 
@@ -33,7 +33,7 @@ public:
     void get_ready();
     // Gives the memory back, after all that uses it. Fails only if the device fails.
     Status rest();
-    // Uses the helpers that are not busy with their own loads now.
+    // Uses the helpers that are not busy with copies of their own now.
     void choose() noexcept;
     // What helpers would bring now beside the device's own link, in bytes per nanosecond.
     double speed();
@@ -41,6 +41,7 @@ public:
 
 private:
     struct Helper {
+        std::string name;  // of the device
         std::unique_ptr<RelayBuffer> buffer;
         size_t way = 0;
         double link = 0;       // speed of its own link
@@ -48,10 +49,10 @@ private:
         bool refused = false;  // its memory could not be had at the last attempt
     };
 
-    Status add(const std::string& name, const std::string& runtime_name);
+    Status add(const std::string& name, const std::string& purpose);
     Status get_ready(Helper& helper);
     void lose(Helper& helper) noexcept;
-    static bool is_idle(Device& helper);
+    bool is_idle(Device& helper) const;
 
     Device& device_;
     std::vector<Helper> all_;  // outlives the relays

@@ -111,7 +111,7 @@ Status Loader::begin_helped(const Load& load) {
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     if (helpers_) SH_TRY(begin_helped(load));
-    link_.load_begins(load.begun_ns);
+    link_.note_use(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
     const uint64_t own_bytes = unit.own.size() * page;

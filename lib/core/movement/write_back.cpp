@@ -70,6 +70,7 @@ Status WriteBack::issue(Unit& unit, Store& store) {
     }
     SH_TRY(status);
     stats_.write_backs++;
+    link_.note_use(device_.now_ns());
     link_.weights_queued(stats_.bytes_to_host - bytes_before, 0);
     if (telemetry::trace_on())
         telemetry::trace_named([&] {

@@ -64,7 +64,7 @@ sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
 Occupancy::Occupancy(std::shared_ptr<Device> device)
     : device_(std::move(device)),
       accounts_(*device_),
-      passage_(device_->backend(), [this](Extent& extent, uint64_t bytes) { note_arrived(extent, bytes); }),
+      passage_(*device_, [this](Extent& extent, uint64_t bytes) { note_arrived(extent, bytes); }),
       runtimes_(device_->pausables()),
       fill_(device_->backend()) {}
 
@@ -72,7 +72,8 @@ Occupancy::~Occupancy() {
     fill_.stop();
     BackendDevice& backend = device_->backend();
     const bool used = !extents_.empty() && backend.has_device_synchronize();
-    const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
+    Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
+    if (ended.ok() && passage_.is_doubtful()) ended = passage_.settle();
     retry_retired();
     bool all = retired_.empty();
     for (auto& [address, extent] : extents_) {

@@ -96,7 +96,8 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     const std::vector<const char*> names = chosen.names();
-    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
+    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes;
+    const uint64_t copied = passage_.copied_bytes(), helped = passage_.helped_bytes();
     SH_TRY(callbacks_.before_pause(names));
     set_state(chosen.tags, SH_OCCUPANCY_RELEASING);
     Release made{wishes, CallTimes(device_->backend(), totals_, passage_)};
@@ -112,6 +113,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     out->tag_count = static_cast<uint32_t>(chosen.count());
     out->device_bytes = held - totals_.held_bytes + made.runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
+    out->helped_bytes = passage_.helped_bytes() - helped;
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
     trace(*device_, false, names, began, *out);
@@ -124,7 +126,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
 
 // Runtimes come first: a view that is held refuses the pause, and their dirty blocks may go to memory of sh_alloc().
 Status Occupancy::release_all(const Chosen& chosen, Release* made) {
-    SH_TRY(passage_.open(device_->lanes()));
+    SH_TRY(passage_.open());
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     SH_TRY(made->times.for_earlier_work([&] { return device_->backend().device_synchronize(); }));
     const std::vector<Extent*> extents = extents_of(chosen.tags);
@@ -184,7 +186,8 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RELEASED, &chosen));
     const std::vector<const char*> names = chosen.names();
-    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
+    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes;
+    const uint64_t copied = passage_.copied_bytes(), helped = passage_.helped_bytes();
     set_state(chosen.tags, SH_OCCUPANCY_RESUMING);
     const CallTimes times(device_->backend(), totals_, passage_);
     uint64_t runtime_bytes = 0;
@@ -201,6 +204,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     out->tag_count = static_cast<uint32_t>(chosen.count());
     out->device_bytes = totals_.held_bytes - held + runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
+    out->helped_bytes = passage_.helped_bytes() - helped;
     out->unchanged_bytes = 0;
     out->ns = device_->backend().now_ns() - began;
     trace(*device_, true, names, began, *out);

@@ -20,9 +20,9 @@ Passage::~Passage() {
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
 
-Status Passage::open(transfer::Lanes& lanes) {
-    if (!to_host_.is_open()) SH_TRY(lanes.lend(transfer::Direction::to_host, &to_host_));
-    if (!to_device_.is_open()) SH_TRY(lanes.lend(transfer::Direction::to_device, &to_device_));
+Status Passage::open() {
+    SH_TRY(to_host_.open());
+    SH_TRY(to_device_.open());
     for (sh_backend_event& event : events_)
         if (!event) SH_TRY(device_.event_create(false, &event));
     return Status();
@@ -32,42 +32,47 @@ Status Passage::open(transfer::Lanes& lanes) {
 
 Status Passage::leave(std::span<Extent* const> extents, transfer::HostFill& fill) {
     first_ = count_ = 0;
-    const Status status = [&] {
-        for (Extent* const extent : extents) {
-            if (extent->leaving != Leaving::stage) continue;
-            for (Handle& handle : extent->handles()) {
-                if (!handle.filled) continue;
-                if (count_ == kAhead) SH_TRY(finish_oldest_departure());
-                SH_TRY(copy_out(*extent, handle, fill));
-            }
-        }
-        while (count_) SH_TRY(finish_oldest_departure());
-        return Status();
-    }();
-    if (!status.ok()) (void)settle().ok();
+    to_host_.gather(pinned_bytes(
+                        extents, [](const Handle& handle) { return handle.filled; }, is_to_leave),
+                    "sh_pause()");
+    bool over = true;
+    const Status status = attempt(
+        to_host_, [&] { return empty_all(extents, fill); }, &over);
+    if (over) (void)to_host_.disband().ok();
     return status;
+}
+
+Status Passage::empty_all(std::span<Extent* const> extents, transfer::HostFill& fill) {
+    for (Extent* const extent : extents) {
+        if (extent->leaving != Leaving::stage) continue;
+        for (Handle& handle : extent->handles()) {
+            if (!handle.filled) continue;
+            if (count_ == kAhead) SH_TRY(finish_oldest_departure());
+            SH_TRY(copy_out(*extent, handle, fill));
+        }
+    }
+    while (count_) SH_TRY(finish_oldest_departure());
+    return Status();
 }
 
 Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill) {
     const std::span<Page> pages = extent.pages_of(handle);
-    const auto copied = [](const Page& page) { return page.used && page.copied; };
-    if (std::none_of(pages.begin(), pages.end(), copied)) return finish_departure({&extent, &handle});
+    if (std::none_of(pages.begin(), pages.end(), is_to_leave)) return finish_departure({&extent, &handle});
     // Until the copies have ended, host memory has neither the old contents nor the new ones.
     for (Page& page : pages)
-        if (copied(page)) page.on_host = page.same = false;
-    const sh_stream lane = to_host_.stream();
-    SH_TRY(in_pieces(pages, copied, [&](const Page& first, uint64_t bytes) {
+        if (is_to_leave(page)) page.on_host = page.same = false;
+    SH_TRY(in_pieces(pages, is_to_leave, [&](const Page& first, uint64_t bytes) {
         bool reached = true;
         if (extent.host().data()) SH_TRY(fill.wait_for(extent.host(), first.place + bytes, &reached));
         if (extent.file() || !reached) return carry(extent, first, bytes, true);
-        return device_.copy_to_host(lane, extent.host_at(first), extent.address() + first.offset, bytes);
+        return to_host_.copy(extent.address() + first.offset, extent.host_at(first), bytes);
     }));
-    return note_end({&extent, &handle}, lane);
+    return note_end({&extent, &handle}, to_host_);
 }
 
 Status Passage::finish_oldest_departure() {
     const Move move = moves_[first_];
-    SH_TRY(wait_for_oldest());
+    SH_TRY(wait_for_oldest(to_host_));
     return finish_departure(move);
 }
 
@@ -86,9 +91,16 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     // A copy that may be under way may use a buffer of the ferry.
     if (doubtful_ && ferry_.is_open()) SH_TRY(settle());
     first_ = count_ = 0;
-    if (Status status = fill_all(extents, taken); !status.ok()) {
-        // Copies that may be under way write into memory that must stay.
-        if (settle().ok()) give_back(taken);
+    to_device_.gather(pinned_bytes(
+                          extents, [](const Handle& handle) { return !handle.filled; }, is_to_come),
+                      "sh_resume()");
+    bool over = true;
+    const Status status = attempt(
+        to_device_, [&] { return fill_all(extents, taken); }, &over);
+    if (!over) return status;  // copies that may be under way write into memory that must stay
+    (void)to_device_.disband().ok();
+    if (!status.ok()) {
+        give_back(taken);
         return status;
     }
     for (Extent* const extent : extents)
@@ -112,25 +124,23 @@ Status Passage::fill_all(std::span<Extent* const> extents, std::vector<Move>& ta
 
 Status Passage::finish_oldest_arrival() {
     const Move move = moves_[first_];
-    SH_TRY(wait_for_oldest());
+    SH_TRY(wait_for_oldest(to_device_));
     if (move.extent->leaving == Leaving::stage) arrived_(*move.extent, move.extent->used_bytes(*move.handle));
     return Status();
 }
 
 Status Passage::copy_back(Extent& extent, Handle& handle) {
-    const sh_stream lane = to_device_.stream();
     const uint64_t address = extent.address();
     if (extent.leaving == Leaving::zero) {
-        SH_TRY(device_.fill(lane, address + handle.offset, 0, handle.bytes));
+        SH_TRY(device_.fill(to_device_.stream(), address + handle.offset, 0, handle.bytes));
     } else {
-        const auto used = [](const Page& page) { return page.used; };
-        SH_TRY(in_pieces(extent.pages_of(handle), used, [&](const Page& first, uint64_t bytes) {
+        SH_TRY(in_pieces(extent.pages_of(handle), is_to_come, [&](const Page& first, uint64_t bytes) {
             const bool reached = !extent.host().data() || extent.host().pinned_bytes() >= first.place + bytes;
             if (extent.file() || !reached) return carry(extent, first, bytes, false);
-            return device_.copy_to_device(lane, address + first.offset, extent.host_at(first), bytes);
+            return to_device_.copy(address + first.offset, extent.host_at(first), bytes);
         }));
     }
-    return note_end({&extent, &handle}, lane);
+    return note_end({&extent, &handle}, to_device_);
 }
 
 void Passage::give_back(const std::vector<Move>& taken) noexcept {
@@ -140,6 +150,30 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 }
 
 // --- Both ---
+
+// Does what is left again, if a helper has failed, which is then left out. Sets `out_over` to false if copies may be
+// under way.
+template <class Work>
+Status Passage::attempt(HelpedLane& lane, Work&& work, bool* out_over) {
+    for (;;) {
+        Status status = work();
+        *out_over = status.ok() || settle().ok();
+        if (status.ok() || !*out_over || !lane.has_lost_helper()) return status;
+    }
+}
+
+// The bytes that helpers may copy: of wanted pages of handles that have what is asked for, in host memory.
+template <class Has, class Wanted>
+uint64_t Passage::pinned_bytes(std::span<Extent* const> extents, Has&& has, Wanted&& wanted) {
+    uint64_t bytes = 0;
+    for (Extent* const extent : extents) {
+        if (extent->leaving != Leaving::stage || extent->file()) continue;
+        for (const Handle& handle : extent->handles())
+            for (const Page& page : has(handle) ? extent->pages_of(handle) : std::span<Page>())
+                bytes += wanted(page) ? page.bytes : 0;
+    }
+    return bytes;
+}
 
 // Calls copy(first page, bytes) for the pages that are wanted, in pieces of neighbours, here and in host memory. A
 // piece lies in one registration of the host memory.
@@ -178,19 +212,20 @@ Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool le
     return Status();
 }
 
-Status Passage::note_end(const Move& move, sh_stream lane) {
+Status Passage::note_end(const Move& move, HelpedLane& lane) {
     const size_t slot = (first_ + count_) % kAhead;
-    SH_TRY(once_more([&] { return device_.event_record(events_[slot], lane); }));
+    SH_TRY(lane.record(events_[slot]));
     moves_[slot] = move;
     count_++;
     return Status();
 }
 
-Status Passage::wait_for_oldest() {
+Status Passage::wait_for_oldest(HelpedLane& lane) {
     const uint64_t began = device_.now_ns();
     const Status ended = device_.event_synchronize(events_[first_]);  // not twice: the error may be that of the copy
     wait_ns_ += device_.now_ns() - began;
     SH_TRY(ended);
+    SH_TRY(lane.check());
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
     first_ = (first_ + 1) % kAhead;
     count_--;
@@ -201,10 +236,8 @@ Status Passage::settle() {
     ferry_.cancel();
     first_ = count_ = 0;
     Status status;
-    for (const transfer::Lane* lane : {&to_host_, &to_device_}) {
-        if (!lane->is_open()) continue;
-        const Status ended = once_more([&] { return device_.stream_synchronize(lane->stream()); });
-        if (!ended.ok()) status = ended;
+    for (HelpedLane* const lane : {&to_host_, &to_device_}) {
+        if (const Status ended = lane->synchronize(); !ended.ok()) status = ended;
     }
     doubtful_ = !status.ok();
     return status;

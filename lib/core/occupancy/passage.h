@@ -10,10 +10,10 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/movement/helped_lane.h"
 #include "core/occupancy/extent.h"
 #include "transfer/host/ferry.h"
 #include "transfer/host/host_fill.h"
-#include "transfer/lane/lane.h"
 
 namespace stagehand::core {
 
@@ -23,13 +23,18 @@ public:
     // Is told of contents of an extent that have come back.
     using Arrived = std::function<void(Extent& extent, uint64_t bytes)>;
 
-    Passage(BackendDevice& device, Arrived arrived) : device_(device), arrived_(std::move(arrived)), ferry_(device) {}
+    Passage(Device& device, Arrived arrived)
+        : device_(device.backend()),
+          arrived_(std::move(arrived)),
+          to_host_(device, transfer::Direction::to_host),
+          to_device_(device, transfer::Direction::to_device),
+          ferry_(device.backend()) {}
     ~Passage();
     Passage(const Passage&) = delete;
     Passage& operator=(const Passage&) = delete;
 
     // Borrows lanes and makes events. They are kept. May be repeated after a failure.
-    Status open(transfer::Lanes& lanes);
+    Status open();
 
     // Where the copies to host memory are queued.
     sh_stream stream_to_host() const { return to_host_.stream(); }
@@ -51,7 +56,8 @@ public:
     Status settle();
 
     uint64_t copied_bytes() const { return copied_bytes_; }  // since the passage was opened
-    uint64_t wait_ns() const { return wait_ns_; }            // for copies, since then
+    uint64_t helped_bytes() const { return to_host_.helped_bytes() + to_device_.helped_bytes(); }  // by helpers
+    uint64_t wait_ns() const { return wait_ns_; }  // for copies, since then
 
 private:
     static constexpr size_t kAhead = 8;  // handles whose copies are queued
@@ -64,19 +70,26 @@ private:
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
     Status copy_back(Extent& extent, Handle& handle);
     Status carry(Extent& extent, const Page& first, uint64_t bytes, bool leaves);
+    static bool is_to_leave(const Page& page) { return page.used && page.copied; }
+    static bool is_to_come(const Page& page) { return page.used; }
     template <class Wanted, class Copy>
     Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
-    Status note_end(const Move& move, sh_stream lane);
-    Status wait_for_oldest();
+    Status note_end(const Move& move, HelpedLane& lane);
+    Status wait_for_oldest(HelpedLane& lane);
     Status finish_oldest_arrival();
     Status finish_oldest_departure();
     Status finish_departure(const Move& move);
+    template <class Has, class Wanted>
+    static uint64_t pinned_bytes(std::span<Extent* const> extents, Has&& has, Wanted&& wanted);
+    template <class Work>
+    Status attempt(HelpedLane& lane, Work&& work, bool* out_over);
+    Status empty_all(std::span<Extent* const> extents, transfer::HostFill& fill);
     Status fill_all(std::span<Extent* const> extents, std::vector<Move>& taken);
     void give_back(const std::vector<Move>& taken) noexcept;
 
     BackendDevice& device_;
     const Arrived arrived_;
-    transfer::Lane to_host_, to_device_;
+    HelpedLane to_host_, to_device_;
     sh_backend_event events_[kAhead] = {};
     Move moves_[kAhead];
     transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry

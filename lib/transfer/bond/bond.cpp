@@ -28,9 +28,9 @@ Bond::~Bond() {
 }
 
 Status Bond::open(Lanes& lanes) {
-    SH_TRY(lanes.lend(Direction::to_device, &joint_));
-    SH_TRY(device_.event_create(false, &begun_));
-    return device_.event_create(false, &tail_);
+    if (!joint_.is_open()) SH_TRY(lanes.lend(direction_, &joint_));
+    if (!begun_) SH_TRY(device_.event_create(false, &begun_));
+    return tail_ ? Status() : device_.event_create(false, &tail_);
 }
 
 size_t Bond::add(std::unique_ptr<Relay> relay, std::string name) {
@@ -50,6 +50,11 @@ void Bond::use(size_t way, bool use) {
 bool Bond::has_failed(size_t way) const {
     std::lock_guard lock(mutex_);
     return ways_[way].failed;
+}
+
+size_t Bond::failed() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::ranges::count_if(ways_, &Way::failed));
 }
 
 uint64_t Bond::bytes(size_t way) const {
@@ -154,13 +159,26 @@ Status Bond::settle() {
             settled = relay.settle();
         } else {
             const uint64_t brought = relay.brought();
-            const sh_stream stream = relay.stream();
+            const Relay::Streams streams = relay.streams();
             lock.unlock();
-            settled = device_.stream_synchronize(stream);
+            settled = relay.wait_for(streams);
             lock.lock();
             if (settled.ok()) relay.settle_after(brought);
         }
         if (status.ok()) status = std::move(settled);
+    }
+    return status;
+}
+
+Status Bond::check() {
+    std::lock_guard lock(mutex_);
+    Status status;
+    for (Way& way : ways_) {
+        if (way.failed || !way.relay->is_open()) continue;
+        Status checked = way.relay->check();
+        if (checked.ok()) continue;
+        way.failed = true;
+        if (status.ok()) status = Status(SH_ERROR_BACKEND, way.name + " failed: " + checked.text());
     }
     return status;
 }
@@ -170,7 +188,7 @@ void Bond::prepare(BondedLoad* load, size_t events) const {
     load->ways.resize(ways_.size() + 1);
     for (BondedLoad::Way& way : load->ways) {
         way.waited.clear(events);
-        way.reads_after = false;
+        way.copies_after = false;
     }
 }
 
@@ -205,7 +223,7 @@ bool Bond::divide(std::span<const Command> commands) {
 }
 
 void Bond::divide(const Command& command) {
-    const bool splits = command.kind == Command::Kind::to_device && command.bytes >= least;
+    const bool splits = carries(command) && command.bytes >= least;
     own_.push_back(command);
     own_.back().joins = command.joins && !is_cut_;
     is_cut_ = splits;
@@ -220,9 +238,9 @@ void Bond::divide(const Command& command) {
     uint64_t done = links_[0].bytes;
     for (size_t i = 0; i < ways_.size(); i++) {
         if (!links_[i + 1].bytes) continue;
-        parts_.push_back({i,
-                          {Command::Kind::to_device, false, command.device + done, command.other + done,
-                           links_[i + 1].bytes, command.waits}});
+        parts_.push_back(
+            {i,
+             {command.kind, false, command.device + done, command.other + done, links_[i + 1].bytes, command.waits}});
         done += links_[i + 1].bytes;
     }
 }
@@ -235,8 +253,8 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
     if (by.failed) return Status();
     BondedLoad::Way& of = load->ways[way + 1];
     Status status;
-    if (load->written && !of.reads_after) status = by.relay->read_after(load->written);
-    of.reads_after = true;
+    if (load->written && !of.copies_after) status = by.relay->copy_after(load->written);
+    of.copies_after = true;
     if (status.ok()) status = by.relay->bring(command, events, &of.waited);
     if (status.ok()) {
         by.bytes += command.bytes;
@@ -299,7 +317,7 @@ size_t Bond::choose(std::span<const Command> commands, uint64_t bytes) const {
         if (!ways_[i].usable() || ways_[i].relay->speed() <= 0) continue;
         const double end = end_of(i + 1, ways_[i].relay->speed());
         if (end >= first || !std::ranges::all_of(commands, [&](const Command& command) {
-                return command.kind == Command::Kind::to_device &&
+                return carries(command) &&
                        ways_[i].relay->takes(reinterpret_cast<const void*>(command.other), command.bytes);
             }))
             continue;

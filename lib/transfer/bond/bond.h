@@ -1,4 +1,4 @@
-// Bond: the link of a device and the relays of its helpers, which bring the copies of loads together.
+// Bond: the link of a device and the relays of its helpers, which together make copies in one direction.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace stagehand::transfer {
 // What a bond has done for one load, or for one sequence of copies.
 struct BondedLoad {
     struct Way {
-        WaitSet waited;            // the events that its relay waits for
-        bool reads_after = false;  // the helper reads the sources after `written`
+        WaitSet waited;             // the events that its relay waits for
+        bool copies_after = false;  // the helper copies after `written`
     };
     std::vector<Way> ways;         // the own link, then the relays
     sh_backend_event written = 0;  // the sources are whole after this event, which is among those of the commands
@@ -41,16 +41,18 @@ public:
     // For tests with small blocks. In force for all bonds.
     static void set_least_bytes(uint64_t bytes);
 
-    explicit Bond(BackendDevice& device) : device_(device), own_speed_(device, kCopiesBetween) {}
+    Bond(BackendDevice& device, Direction direction)
+        : device_(device), direction_(direction), own_speed_(device, kCopiesBetween) {}
     ~Bond();
     Bond(const Bond&) = delete;
     Bond& operator=(const Bond&) = delete;
 
-    // Lends the stream on which loads end.
+    // Lends the stream on which loads end. May be repeated.
     Status open(Lanes& lanes);
     // Adds a way by its name in the log. Returns its number.
     size_t add(std::unique_ptr<Relay> relay, std::string name);
     Relay& relay(size_t way) { return *ways_[way].relay; }  // for tests
+    Direction direction() const { return direction_; }
     // Opens and closes its relay, while no load is under way.
     Status open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status close_way(size_t way, bool* out_over);
@@ -61,6 +63,7 @@ public:
     // Whether the way is used for now. A way that has failed is not used any more, whatever is said here.
     void use(size_t way, bool use);
     bool has_failed(size_t way) const;
+    size_t failed() const;             // number of ways
     uint64_t bytes(size_t way) const;  // that it has brought
     double speed(size_t way) const;    // that its link shows, in bytes per nanosecond
     size_t ways() const;               // beside the own link
@@ -86,6 +89,9 @@ public:
     Status synchronize(sh_stream lane);
     // Waits on the host for what relays have brought until now.
     Status settle();
+    // To be asked after the copies have ended. Fails if a helper, whose copies are no part of the device's work, has
+    // failed since it was asked. That helper is not used any more.
+    Status check();
 
 private:
     static constexpr uint64_t kCopiesBetween = 16;  // from one sample of the own link's speed to the next
@@ -104,6 +110,10 @@ private:
     };
 
     void prepare(BondedLoad* load, size_t events) const;
+    // Whether the command is a copy in the bond's direction. Others are left to the device.
+    bool carries(const Command& command) const {
+        return command.kind == (direction_ == Direction::to_device ? Command::Kind::to_device : Command::Kind::to_host);
+    }
     bool divide(std::span<const Command> commands);
     void divide(const Command& command);
     void even_out();
@@ -113,6 +123,7 @@ private:
     Status join_all(Relay::Follower follower, sh_stream stream);
 
     BackendDevice& device_;
+    const Direction direction_;
     mutable std::mutex mutex_;
     Lane joint_;  // loads end here
     std::vector<Way> ways_;

@@ -30,42 +30,57 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    SH_TRY(lanes.lend(Direction::to_device, &across_));
-    SH_TRY(helper_lanes.lend(Direction::to_device, &down_));
+    SH_TRY(lanes.lend(direction_, &across_.lane));
+    SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
         slots_[i].address = address + i * slot_bytes_;
-        SH_TRY(helper_.event_create(false, &slots_[i].filled));
-        SH_TRY(device_.event_create(false, &slots_[i].emptied));
+        SH_TRY(first_half().device.event_create(false, &slots_[i].filled));
+        SH_TRY(last_half().device.event_create(false, &slots_[i].emptied));
     }
     return Status();
 }
 
 void Relay::forget() {
     for (Slot& slot : slots_) {
-        if (slot.filled) (void)once_more([&] { return helper_.event_destroy(slot.filled); }).ok();
-        if (slot.emptied) (void)once_more([&] { return device_.event_destroy(slot.emptied); }).ok();
+        const auto destroy = [](Half& of, sh_backend_event event) {
+            if (event) (void)once_more([&] { return of.device.event_destroy(event); }).ok();
+        };
+        destroy(first_half(), slot.filled);
+        destroy(last_half(), slot.emptied);
         slot = {};
     }
-    across_ = Lane();
-    down_ = Lane();
+    across_.lane = Lane();
+    link_.lane = Lane();
 }
 
 Status Relay::close(bool* out_over) {
     *out_over = true;
     if (!is_open()) return Status();
     SH_TRY(settle());
-    *out_over = once_more([&] { return helper_.stream_synchronize(down_.stream()); }).ok();
+    *out_over = once_more([&] { return helper_.stream_synchronize(link_.stream()); }).ok();
     forget();
     return Status();
 }
 
-// A helper that does not answer any more may still fill slots, but the device copies nothing from them.
 Status Relay::settle() {
-    (void)once_more([&] { return helper_.stream_synchronize(down_.stream()); }).ok();
-    SH_TRY(once_more([&] { return device_.stream_synchronize(across_.stream()); }));
+    SH_TRY(wait_for(streams()));
     settled_ = true;
     pending_[0] = pending_[1] = false;
     return Status();
+}
+
+// On the way to the device, a helper that does not answer any more may still fill slots, but the device copies nothing
+// from them.
+Status Relay::wait_for(Streams streams) {
+    const Status helper = once_more([&] { return helper_.stream_synchronize(streams.of_helper); });
+    SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
+    return to_device() || helper.code() == SH_ERROR_DEVICE_LOST ? Status() : helper;
+}
+
+Status Relay::check() {
+    uint32_t done = 0;
+    const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
+    return last_ ? helper_.event_query(to_device() ? last.filled : last.emptied, &done) : Status();
 }
 
 bool Relay::takes(const void* memory, uint64_t bytes) {
@@ -75,8 +90,8 @@ bool Relay::takes(const void* memory, uint64_t bytes) {
 
 Status Relay::bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
     Status status = queue(command, events, waited);
-    down_speed_.look();
-    across_speed_.look();
+    link_.speed.look();
+    across_.speed.look();
     if (status.ok()) return status;
     // What was queued before the failure may still write. It ends here, and the bytes may then come another way.
     if (const Status settled = settle(); !settled.ok()) return settled;
@@ -90,29 +105,38 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
     for (uint64_t done = 0; done < command.bytes;) {
         const uint64_t bytes = std::min(command.bytes - done, slot_bytes_);
         Slot& slot = slots_[next_++ % kSlots];
-        SH_TRY(pass(slot, command.device + done, reinterpret_cast<const void*>(command.other + done), bytes));
+        SH_TRY(pass(slot, command.device + done, reinterpret_cast<void*>(command.other + done), bytes));
         done += bytes;
     }
     return Status();
 }
 
-Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
+// Queues a copy of one half, between what it comes after and what tells that it has ended.
+template <class Copy>
+Status Relay::copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy) {
+    SH_TRY(half.device.stream_wait_event(half.stream(), after));
+    const bool timed = half.speed.meter().begin(half.stream(), bytes);
+    SH_TRY(copy());
+    if (timed) half.speed.meter().end(half.stream());
+    half.speed.copied();
+    return half.device.event_record(done, half.stream());
+}
+
+Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes) {
     settled_ = false;
-    SH_TRY(helper_.stream_wait_event(down_.stream(), slot.emptied));
-    const bool down_timed = down_speed_.meter().begin(down_.stream(), bytes);
-    SH_TRY(helper_.copy_to_device(down_.stream(), slot.address, from, bytes));
-    if (down_timed) down_speed_.meter().end(down_.stream());
-    SH_TRY(helper_.event_record(slot.filled, down_.stream()));
-    SH_TRY(device_.stream_wait_event(across_.stream(), slot.filled));
-    const bool across_timed = across_speed_.meter().begin(across_.stream(), bytes);
-    SH_TRY(device_.copy_on_device(across_.stream(), to, slot.address, bytes));
-    if (across_timed) across_speed_.meter().end(across_.stream());
-    SH_TRY(device_.event_record(slot.emptied, across_.stream()));
+    const auto fill = [&] {
+        return to_device() ? helper_.copy_to_device(link_.stream(), slot.address, on_host, bytes)
+                           : device_.copy_on_device(across_.stream(), slot.address, on_device, bytes);
+    };
+    const auto empty = [&] {
+        return to_device() ? device_.copy_on_device(across_.stream(), on_device, slot.address, bytes)
+                           : helper_.copy_to_host(link_.stream(), on_host, slot.address, bytes);
+    };
+    SH_TRY(copy_half(first_half(), slot.emptied, slot.filled, bytes, fill));
+    SH_TRY(copy_half(last_half(), slot.filled, slot.emptied, bytes, empty));
     last_ = slot.emptied;
     pending_[0] = pending_[1] = true;
     settled_ = true;  // the events tell when the copies have ended
-    down_speed_.copied();
-    across_speed_.copied();
     brought_++;
     return Status();
 }
@@ -127,13 +151,13 @@ Status Relay::join(Follower follower, sh_stream stream) {
 
 void Relay::set_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
     const uint64_t least = slot_bytes_ / 2;
-    down_speed_.start(bytes_per_ns, lone_copy_ns, least);
-    across_speed_.start(0, lone_copy_ns, least);
+    link_.speed.start(bytes_per_ns, lone_copy_ns, least);
+    across_.speed.start(0, lone_copy_ns, least);
 }
 
 double Relay::speed() const {
-    const double down = down_speed_.bytes_per_ns();
-    return across_speed_.known() ? std::min(down, across_speed_.bytes_per_ns()) : down;
+    const double link = link_.speed.bytes_per_ns();
+    return across_.speed.known() ? std::min(link, across_.speed.bytes_per_ns()) : link;
 }
 
 }  // namespace stagehand::transfer

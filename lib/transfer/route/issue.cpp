@@ -36,7 +36,7 @@ Status issue(BackendDevice& device, sh_stream stream, std::span<const Command> c
         for (i++; i < commands.size() && commands[i].joins && waited->has_all(commands[i].waits); i++)
             whole.bytes += commands[i].bytes;
         if (whole.bytes == 0) continue;
-        const bool timed = meter && whole.kind == Command::Kind::to_device && meter->begin(stream, whole.bytes);
+        const bool timed = meter && whole.kind != Command::Kind::on_device && meter->begin(stream, whole.bytes);
         SH_TRY(copy(device, stream, whole));
         if (timed) meter->end(stream);
         out->commands++;

@@ -18,7 +18,7 @@ struct Issued {
 
 // For each command, issues the waits that were not issued yet, then the copy. Commands that join become one copy unless
 // waits stand between them. Waits are ranges of `events`, and an event of 0 needs no wait. Stops at the first failure.
-// Adds to `out`. A meter times some of the copies to the device.
+// Adds to `out`. A meter times some of the copies over the link.
 //
 // Only one thread at a time may use a `waited`, because a wait must have been issued before a copy relies on its mark.
 // Different lists of commands may be issued to a stream in any order: a copy then only waits for more events than

@@ -82,9 +82,9 @@ protected:
         std::memset(ones_.data(), 1, kBytes);
         std::memset(twos_.data(), 2, kBytes);
         ASSERT_TRUE(lanes_->lend(Direction::to_device, &lane_).ok());
-        bond_ = std::make_unique<Bond>(*device_);
+        bond_ = std::make_unique<Bond>(*device_, Direction::to_device);
         ASSERT_TRUE(bond_->open(*lanes_).ok());
-        auto relay = std::make_unique<Relay>(*device_, *helper_);
+        auto relay = std::make_unique<Relay>(*device_, *helper_, Direction::to_device);
         ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, buffer_, 6 * kBondMiB).ok());
         relay->set_speed(1, 0);
         bond_->add(std::move(relay), "host:1");
@@ -202,7 +202,7 @@ TEST_F(BondTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
 }
 
 TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
-    block(bond_->relay(0).stream_of_helper(), *helper_);
+    block(bond_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
     const sh_backend_event done = finish();
     pause();
@@ -226,7 +226,7 @@ TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
 }
 
 TEST_F(BondTest, WorkOnTheLaneComesAfterAJoin) {
-    block(bond_->relay(0).stream_of_helper(), *helper_);
+    block(bond_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
     ASSERT_TRUE(bond_->join(lane_.stream()).ok());
     sh_backend_event done = 0;
@@ -241,13 +241,114 @@ TEST_F(BondTest, WorkOnTheLaneComesAfterAJoin) {
 }
 
 TEST_F(BondTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
-    block(bond_->relay(0).stream_of_helper(), *helper_);
+    block(bond_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
     load(twos_, false);
     pause();
     go_.count_down();
     ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
     EXPECT_EQ(count_of(2), kBytes);
+}
+
+// --- From the device ---
+
+class BondToHost : public BondTest {
+protected:
+    void SetUp() override {
+        BondTest::SetUp();
+        std::memset(reinterpret_cast<void*>(to_), 3, kBytes);
+        ASSERT_TRUE(lanes_->lend(Direction::to_host, &back_).ok());
+        ASSERT_TRUE(helper_->range_reserve(6 * kBondMiB, 4096, &slots_).ok());
+        bond_back_ = std::make_unique<Bond>(*device_, Direction::to_host);
+        ASSERT_TRUE(bond_back_->open(*lanes_).ok());
+        auto relay = std::make_unique<Relay>(*device_, *helper_, Direction::to_host);
+        ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, slots_, 6 * kBondMiB).ok());
+        relay->set_speed(1, 0);
+        bond_back_->add(std::move(relay), "host:1");
+        bond_back_->set_own_speed(1, 0);
+        bond_back_->use(0, true);
+    }
+    void TearDown() override {
+        EXPECT_TRUE(bond_back_->synchronize(back_.stream()).ok());
+        bond_back_.reset();
+        back_ = Lane();
+        EXPECT_TRUE(helper_->range_free(slots_, 6 * kBondMiB).ok());
+        BondTest::TearDown();
+    }
+
+    // Copies all bytes to host memory, after an event if there is one.
+    void store(const PinnedMemory& to, sh_backend_event after = 0) {
+        const Command command{Command::Kind::to_host, false, to_, reinterpret_cast<uint64_t>(to.data()), kBytes,
+                              {0, after ? 1u : 0u}};
+        WaitSet waited;
+        waited.clear(1);
+        BondedLoad bonded;
+        Issued issued;
+        ASSERT_TRUE(bond_back_->issue(back_.stream(), {&command, 1}, {&after, 1}, &bonded, &waited, &issued).ok());
+        EXPECT_EQ(issued.bytes, kBytes);
+        EXPECT_EQ(bond_back_->bytes(0), kBytes / 2);
+    }
+    static uint64_t count_in(const PinnedMemory& memory, uint8_t value) {
+        const auto* const bytes = static_cast<const uint8_t*>(memory.data());
+        return static_cast<uint64_t>(std::count(bytes, bytes + kBytes, value));
+    }
+
+    uint64_t slots_ = 0;
+    Lane back_;
+    std::unique_ptr<Bond> bond_back_;
+};
+
+TEST_F(BondToHost, EveryByteComesOverTwoLinks) {
+    store(ones_);
+    ASSERT_TRUE(bond_back_->synchronize(back_.stream()).ok());
+    EXPECT_EQ(count_in(ones_, 3), kBytes);
+}
+
+TEST_F(BondToHost, TheEventComesAfterWhatTheHelperCopies) {
+    block(bond_back_->relay(0).streams().of_helper, *helper_);
+    store(ones_);
+    sh_backend_event done = 0;
+    ASSERT_TRUE(device_->event_create(false, &done).ok());
+    ASSERT_TRUE(bond_back_->finish(back_.stream(), done).ok());
+    pause();
+    EXPECT_FALSE(has_come(done));
+    EXPECT_LT(count_in(ones_, 3), kBytes);
+    go_.count_down();
+    ASSERT_TRUE(device_->event_synchronize(done).ok());
+    EXPECT_EQ(count_in(ones_, 3), kBytes);
+    EXPECT_TRUE(device_->event_destroy(done).ok());
+}
+
+// The device's memory is read after the event also for the helper.
+TEST_F(BondToHost, TheHelperCopiesWhatTheEventStandsFor) {
+    sh_stream engine = 0;
+    sh_backend_event written = 0;
+    ASSERT_TRUE(device_->stream_create(&engine).ok());
+    ASSERT_TRUE(device_->event_create(false, &written).ok());
+    block(engine, *device_);
+    ASSERT_TRUE(device_->fill(engine, to_, 4, kBytes).ok());
+    ASSERT_TRUE(device_->event_record(written, engine).ok());
+    store(ones_, written);
+    pause();
+    go_.count_down();
+    ASSERT_TRUE(bond_back_->synchronize(back_.stream()).ok());
+    EXPECT_EQ(count_in(ones_, 4), kBytes);
+    EXPECT_TRUE(device_->event_destroy(written).ok());
+    EXPECT_TRUE(device_->stream_destroy(engine).ok());
+}
+
+TEST_F(BondToHost, AWaitOnTheHostIsForTheHelperToo) {
+    block(bond_back_->relay(0).streams().of_helper, *helper_);
+    store(ones_);
+    std::thread opener([&] {
+        pause();
+        go_.count_down();
+    });
+    ASSERT_TRUE(bond_back_->settle().ok());
+    const auto* const helped = static_cast<const uint8_t*>(ones_.data()) + kBytes / 2;
+    EXPECT_EQ(std::count(helped, helped + kBytes / 2, 3), static_cast<ptrdiff_t>(kBytes / 2));
+    EXPECT_TRUE(bond_back_->check().ok());
+    opener.join();
 }
 
 }  // namespace

@@ -541,15 +541,18 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
-    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
-"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created.
-sh_runtime_create() opens a device that is not open yet, with default options. Open it earlier to choose its
-options, such as its budget. Each runtime takes a sixteenth of a helper's budget, at most 48 MiB in whole pages,
-while it streams. A helper with a budget of less than 96 MiB does not help. A helper whose own runtimes have
-begun a load within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to
-spare or fails is left out, and the log has the reason. Copies of at least 2 MiB from pinned memory are divided
-among the links. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured
-graphs and write-backs use the device's own link. The text is copied. NULL, "": none. Since 0.2*/
+    /**Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
+"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, or memory
+is paused or resumed. sh_runtime_create() and these calls open a device that is not open yet, with default
+options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
+budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
+help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
+alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
+Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
+of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
+links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call.
+Captured graphs, write-backs and saved tensors use the device's own link. The text is copied. NULL, "": none.
+Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
     ///SH_HELPS_OTHERS, or 0. Since 0.2
     pub device_flags: u32,
@@ -1051,12 +1054,14 @@ pub struct sh_occupancy_change {
     pub ns: u64,
     ///sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0.
     pub unchanged_bytes: u64,
+    ///The part of copied_bytes that came or went over helpers' links. Since 0.2
+    pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of sh_occupancy_change",
-    ][::core::mem::size_of::<sh_occupancy_change>() - 40usize];
+    ][::core::mem::size_of::<sh_occupancy_change>() - 48usize];
     [
         "Alignment of sh_occupancy_change",
     ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
@@ -1078,6 +1083,9 @@ const _: () = {
     [
         "Offset of field: sh_occupancy_change::unchanged_bytes",
     ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
+    [
+        "Offset of field: sh_occupancy_change::helped_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, helped_bytes) - 40usize];
 };
 pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_12 = 0;
 pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_12 = 1;
@@ -2945,7 +2953,8 @@ SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
 @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
 their contents.
-@blocks Until the work and the copies have ended, and while another call of this header runs on the device.
+@blocks Until the work and the copies have ended, while it opens helpers, and while another call of this header runs
+on the device.
 Since 0.2*/
     pub fn sh_pause(
         device: *mut sh_device,
@@ -2973,8 +2982,8 @@ call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
 @retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
 @retval SH_ERROR_BACKEND              The driver failed.
-@blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
-device.
+@blocks Until the copies have ended, while it opens helpers, while runtimes give memory up, and while another call of
+this header runs on the device.
 Since 0.2*/
     pub fn sh_resume(
         device: *mut sh_device,

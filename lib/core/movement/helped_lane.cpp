@@ -1,0 +1,75 @@
+#include "core/movement/helped_lane.h"
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/once_more.h"
+
+namespace stagehand::core {
+namespace {
+
+// Fewer bytes have been copied before the helpers' memory is there: 5 ms of a PCIe link.
+uint64_t worth_helpers() { return 128 * transfer::Bond::least_bytes(); }
+
+}  // namespace
+
+HelpedLane::HelpedLane(Device& device, transfer::Direction direction)
+    : device_(device), direction_(direction), helpers_(device, direction), meter_(device.backend()) {}
+
+Status HelpedLane::open() {
+    if (lane_.is_open()) return Status();
+    return device_.lanes().lend(direction_, &lane_);
+}
+
+void HelpedLane::gather(uint64_t bytes, const std::string& purpose) {
+    if (bytes < worth_helpers()) return;
+    const Status status = no_throw([&] { return helpers_.open(purpose); });
+    if (!status.ok()) log_line(SH_LOG_WARNING, "nobody helps %s: %s", device_.name().c_str(), status.text());
+    if (!status.ok() || !helpers_.any()) return;
+    bonded_.clear();
+    gathered_ = true;
+    helpers_.get_ready();
+}
+
+Status HelpedLane::disband() {
+    if (!gathered_) return Status();
+    SH_TRY(helpers_.rest());
+    gathered_ = false;
+    return Status();
+}
+
+Status HelpedLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
+    const bool to_device = direction_ == transfer::Direction::to_device;
+    link().note_use(device_.backend().now_ns());
+    if (!helped())
+        return to_device ? device_.backend().copy_to_device(lane_.stream(), on_device, on_host, bytes)
+                         : device_.backend().copy_to_host(lane_.stream(), on_host, on_device, bytes);
+    helpers_.choose();
+    const auto kind = to_device ? transfer::Command::Kind::to_device : transfer::Command::Kind::to_host;
+    const transfer::Command command{kind, false, on_device, reinterpret_cast<uint64_t>(on_host), bytes, {}};
+    transfer::WaitSet none;
+    transfer::Issued issued;
+    return helpers_.bond().issue(lane_.stream(), {&command, 1}, {}, &bonded_, &none, &issued, &meter_);
+}
+
+Status HelpedLane::record(sh_backend_event event) {
+    return once_more([&] {
+        return helped() ? helpers_.bond().finish(lane_.stream(), event)
+                        : device_.backend().event_record(event, lane_.stream());
+    });
+}
+
+bool HelpedLane::has_lost_helper() {
+    const size_t before = lost_;
+    lost_ = helpers_.bond().failed();
+    return lost_ != before;
+}
+
+Status HelpedLane::synchronize() {
+    if (!lane_.is_open()) return Status();
+    return once_more([&] {
+        return helped() ? helpers_.bond().synchronize(lane_.stream())
+                        : device_.backend().stream_synchronize(lane_.stream());
+    });
+}
+
+}  // namespace stagehand::core

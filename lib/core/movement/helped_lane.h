@@ -1,0 +1,64 @@
+// HelpedLane: a lane of a device, and the helpers whose links make a part of its copies.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/device/device.h"
+#include "core/movement/helpers.h"
+#include "transfer/bond/bond.h"
+#include "transfer/lane/lane.h"
+#include "transfer/route/copy_meter.h"
+
+namespace stagehand::core {
+
+// Without helpers it is a lane like any other. One caller at a time.
+class HelpedLane {
+public:
+    HelpedLane(Device& device, transfer::Direction direction);
+    HelpedLane(const HelpedLane&) = delete;
+    HelpedLane& operator=(const HelpedLane&) = delete;
+
+    // Borrows the lane. May be repeated after a failure.
+    Status open();
+    bool is_open() const { return lane_.is_open(); }
+    // The device's own part. What else is queued there comes between the copies.
+    sh_stream stream() const { return lane_.stream(); }
+
+    // Takes the helpers that the device's options name now, if so many bytes are worth it. The log tells of those that
+    // cannot help. The caller holds no runtime's mutex. `purpose`: for the log.
+    void gather(uint64_t bytes, const std::string& purpose);
+    // Lets the helpers go. Fails only if the device fails.
+    Status disband();
+
+    // Queues a copy between the device and host memory, in the lane's direction.
+    Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
+    // Records the event after all copies.
+    Status record(sh_backend_event event);
+    // To be asked after an event has come. Fails if a helper has failed, so that the copies cannot be trusted.
+    Status check() { return helped() ? helpers_.bond().check() : Status(); }
+    // Whether a helper has failed since this was asked. What failed with it is worth another attempt, by the others.
+    bool has_lost_helper();
+    // Waits on the host for all copies.
+    Status synchronize();
+
+    uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
+
+private:
+    bool helped() const { return gathered_; }
+    LinkArbiter& link() { return device_.links().of(direction_); }
+
+    Device& device_;
+    const transfer::Direction direction_;
+    transfer::Lane lane_;
+    Helpers helpers_;
+    transfer::BondedLoad bonded_;
+    transfer::CopyMeter meter_;  // never runs, because the bond times the copies
+    bool gathered_ = false;
+    size_t lost_ = 0;  // helpers, as has_lost_helper() has told
+};
+
+}  // namespace stagehand::core
