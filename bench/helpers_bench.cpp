@@ -11,6 +11,7 @@
 #include "core/device/device.h"
 #include "core/device/pool_memory.h"
 #include "measure.h"
+#include "transfer/bond/bond.h"
 
 namespace {
 
@@ -293,6 +294,54 @@ void compare_helper(const Subjects& subjects, const Weights& weights) {
         helper.c_str(), alone.ms, beside.ms, name.c_str(), beside.ms / alone.ms, wished.helped * 100);
 }
 
+// Contents of memory of sh_alloc() that leave and come back, over the own link and over all links. The first cycle pins
+// the host memory, and is not counted.
+void compare_pauses(const Subjects& subjects) {
+    const uint64_t bytes = subjects.total / 4;
+    if (on_host(subjects.names[0])) stagehand::transfer::Bond::set_least_bytes(256 << 10);  // else too few bytes
+    for (const std::string& helpers : {std::string(), subjects.helpers}) {
+        sh_device* const device = open(subjects.names[0], subjects.total, helpers);
+        uint64_t address = 0;
+        CHECK(sh_alloc(device, bytes, nullptr, &address));
+        std::shared_ptr<stagehand::core::Device> core;
+        CHECK_STATUS(stagehand::core::Device::open(subjects.names[0].c_str(), SH_DEVICE_OPTIONS_INIT, &core));
+        stagehand::BackendDevice& backend = core->backend();
+        sh_stream stream = 0;
+        CHECK_STATUS(backend.stream_create(&stream));
+        CHECK_STATUS(backend.copy_to_device(stream, address, subjects.memory, bytes));
+        CHECK_STATUS(backend.stream_synchronize(stream));
+        double gone_ms = 1e30, back_ms = 1e30;
+        uint64_t helped = 0;
+        for (int cycle = 0; cycle < 4; cycle++) {
+            sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+            options.flags = SH_OCCUPANCY_COPY_ALL;
+            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+            CHECK(sh_pause(device, &options, &gone));
+            CHECK(sh_resume(device, nullptr, &back));
+            if (!cycle) continue;
+            gone_ms = std::min(gone_ms, static_cast<double>(gone.ns) / 1e6);
+            back_ms = std::min(back_ms, static_cast<double>(back.ns) / 1e6);
+            helped = gone.helped_bytes + back.helped_bytes;
+        }
+        std::vector<char> found(bytes);
+        CHECK_STATUS(backend.copy_to_host(stream, found.data(), address, bytes));
+        CHECK_STATUS(backend.stream_synchronize(stream));
+        CHECK_STATUS(backend.stream_destroy(stream));
+        if (std::memcmp(found.data(), subjects.memory, bytes) != 0) {
+            std::fprintf(stderr, "the contents have changed\n");
+            std::exit(1);
+        }
+        const double size = static_cast<double>(bytes);
+        std::printf("pause %-8s %8.1f ms  %6.1f GB/s   resume %8.1f ms  %6.1f GB/s  helped %3.0f %%\n",
+                    helpers.empty() ? "alone" : "helped", gone_ms, size / gone_ms / 1e6, back_ms, size / back_ms / 1e6,
+                    static_cast<double>(helped) / size * 50);
+        std::fflush(stdout);
+        CHECK(sh_free(device, address));
+        core.reset();
+        sh_device_close(device);
+    }
+}
+
 }  // namespace
 
 // Arguments: devices, the helped one first, and the rows that are wanted if not all are.
@@ -327,6 +376,7 @@ int main(int argc, char** argv) {
         const Weights weights = plain_weights("file", layers, subjects.memory, fileno(file.get()));
         compare_steps(subjects, weights, weights);
     }
+    if (wants("pause")) compare_pauses(subjects);
     if (wants("packed")) compare_steps(subjects, tensor_weights(subjects, false), tensor_weights(subjects, true));
     if (wants("helper")) compare_helper(subjects, whole);
 }
