@@ -45,7 +45,7 @@ inline bool is_lost(Result result) {
            result == CUDA_ERROR_ILLEGAL_INSTRUCTION || result == CUDA_ERROR_MISALIGNED_ADDRESS ||
            result == CUDA_ERROR_INVALID_ADDRESS_SPACE || result == CUDA_ERROR_INVALID_PC ||
            result == CUDA_ERROR_ASSERT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
-           result == CUDA_ERROR_LAUNCH_TIMEOUT ||
+           result == CUDA_ERROR_LAUNCH_TIMEOUT || result == CUDA_ERROR_NVLINK_UNCORRECTABLE ||
            // The headers of some versions lack these: CONTAINED, TENSOR_MEMORY_LEAK, EXTERNAL_DEVICE.
            result == static_cast<Result>(226) || result == static_cast<Result>(721) ||
            result == static_cast<Result>(911);
@@ -243,8 +243,8 @@ bool device_range(const Driver& driver, Address address, uint64_t* out_start, ui
     return range.type == CU_MEMORYTYPE_DEVICE && range.bytes;
 }
 
-// Lets the device of the current context copy from a peer's memory at this address. Returns 2 if the two devices can
-// reach each other, 1 if the copy goes through the host, and 0 if the device cannot copy at all.
+// Lets the device of the current context copy from and to a peer's memory at this address. Returns 2 if the two devices
+// can reach each other, 1 if the copy goes through the host, and 0 if the device cannot copy at all.
 template <class Driver>
 uint32_t reach_peer(const Driver& driver, DeviceIndex self, DeviceIndex peer, Address address, uint64_t start,
                     uint64_t bytes) {

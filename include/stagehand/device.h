@@ -150,9 +150,10 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
 
 /**
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
- * freed. The device then closes when its last runtime, and the last one that it helps, is destroyed. Runtimes that
- * still exist stay usable until then. Opening the device again gives a new handle. The library frees memory of
- * sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and stale handles are ignored.
+ * freed. The device then closes when its last runtime, and the last one that it helps, is destroyed, and devices whose
+ * contents it has helped to move are closed. Runtimes that still exist stay usable until then. Opening the device again
+ * gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
+ * closes. NULL and stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */

@@ -179,7 +179,8 @@ TEST_F(HelperFaults, one_call_of_the_device_fails) { every_call(run, "1", false)
 class HelpedPauseFaults : public HelperFaults {
 protected:
     // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
-    // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on.
+    // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on: what was away
+    // before comes back, and memory can be freed.
     static void pause_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
                                                               Result* out) {
         Pair pair;
@@ -190,18 +191,35 @@ protected:
         sh_device* const device = pair.device->get();
         constexpr uint64_t kBytes = 5 * kMiB;
         const std::vector<uint8_t> contents = contents_of(1, 1, kBytes);
-        uint64_t memory = 0;
+        uint64_t memory = 0, away = 0;
+        sh_alloc_options early = SH_ALLOC_OPTIONS_INIT;
+        early.tag = "early";
+        SUCCEEDS(sh_alloc(device, kMiB, &early, &away));
+        std::memcpy(reinterpret_cast<void*>(away), contents.data(), kMiB);
+        SUCCEEDS(sh_pause(device, nullptr, nullptr));
         SUCCEEDS(sh_alloc(device, kBytes, nullptr, &memory));
         std::memcpy(reinterpret_cast<void*>(memory), contents.data(), kBytes);
+        sh_pause_options late = SH_PAUSE_OPTIONS_INIT;
+        const char* const tag = "default";
+        late.tags = &tag;
+        late.tag_count = 1;
+        sh_resume_options late_again = SH_RESUME_OPTIONS_INIT;
+        late_again.tags = &tag;
+        late_again.tag_count = 1;
         for (int cycle = 0; cycle < 3; cycle++) {
             sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
-            if (sh_pause(device, nullptr, &change) == SH_OK) {
+            if (sh_pause(device, &late, &change) == SH_OK) {
                 out->helped += change.helped_bytes;
-                SUCCEEDS(sh_resume(device, nullptr, nullptr));
+                SUCCEEDS(sh_resume(device, &late_again, nullptr));
             }
             ASSERT_EQ(std::memcmp(reinterpret_cast<void*>(memory), contents.data(), kBytes), 0) << "cycle " << cycle;
         }
         out->failures = failures();
+        SUCCEEDS(sh_resume(device, nullptr, nullptr));
+        ASSERT_EQ(std::memcmp(reinterpret_cast<void*>(away), contents.data(), kMiB), 0);
+        SUCCEEDS(sh_free(device, memory));
+        SUCCEEDS(sh_free(device, away));
+        EXPECT_EQ(pair.device->memory().used_bytes, 0u);
     }
 
     void SetUp() override {

@@ -14,6 +14,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/arbiter.h"
+#include "core/device/brief_loans.h"
 #include "core/device/link_arbiter.h"
 #include "core/device/page_pool.h"
 #include "core/device/pausables.h"
@@ -39,6 +40,17 @@ public:
     Pausables& pausables() { return pausables_; }
     transfer::Lanes& lanes() { return lanes_; }
     Links& links() { return links_; }
+    BriefLoans& brief_loans() { return brief_loans_; }
+    // Does work that needs a part of the budget. If there is too little, it waits for what is lent for a moment, and
+    // tries again.
+    template <class Work>
+    Status retry_after_loans(Work&& work) {
+        for (;;) {
+            const uint64_t before = brief_loans_.ended();
+            Status status = work();
+            if (status.code() != SH_ERROR_BUDGET || !brief_loans_.wait(before)) return status;
+        }
+    }
     // The names of the devices that help this one, as its options say: those that are open and consent, if they say
     // "auto".
     Status helpers(std::vector<std::string>* out) const;
@@ -91,6 +103,7 @@ private:
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
     Links links_;
+    BriefLoans brief_loans_;
     PagePool pool_;
     Arbiter arbiter_;
     Pausables pausables_;

@@ -1,6 +1,7 @@
 #include "core/device/relay_buffer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/no_throw.h"
 
@@ -13,8 +14,8 @@ constexpr uint64_t kRelayPart = 16;
 
 }  // namespace
 
-RelayBuffer::RelayBuffer(std::shared_ptr<Device> helper, std::string name)
-    : helper_(std::move(helper)), name_(std::move(name)), memory_(helper_->backend(), helper_->pool()) {
+RelayBuffer::RelayBuffer(std::shared_ptr<Device> helper, std::string name, bool brief)
+    : helper_(std::move(helper)), name_(std::move(name)), memory_(helper_->backend(), helper_->pool()), brief_(brief) {
     helper_->arbiter().join(*this);
 }
 
@@ -26,6 +27,11 @@ RelayBuffer::~RelayBuffer() {
 void RelayBuffer::abandon() noexcept {
     lost_pages_ += memory_.pages();
     memory_.abandon();
+    end_loan();
+}
+
+void RelayBuffer::end_loan() noexcept {
+    if (std::exchange(lent_, false)) helper_->brief_loans().end();
 }
 
 Status RelayBuffer::take(BackendDevice& device) {
@@ -36,6 +42,8 @@ Status RelayBuffer::take(BackendDevice& device) {
     Needs needs;
     needs.least_pages = needs.wanted_pages = (bytes + page - 1) / page;
     uint64_t share = 0;
+    if (brief_) helper_->brief_loans().begin();
+    lent_ = brief_;
     Status status = no_throw([&] {
         SH_TRY(helper_->arbiter().request(*this, needs, false, &share));
         SH_TRY(memory_.take(needs.least_pages));
@@ -63,9 +71,11 @@ Status RelayBuffer::reach(BackendDevice& device) {
 }
 
 Status RelayBuffer::free() {
+    const bool held = memory_.pages() != 0;
     SH_TRY(memory_.free());
     helper_->arbiter().withdraw(*this);
-    (void)helper_->pool().trim(0).ok();  // the memory is for anybody again
+    if (held) (void)helper_->pool().trim(0).ok();  // the memory is for anybody again
+    end_loan();
     return Status();
 }
 

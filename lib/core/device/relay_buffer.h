@@ -13,7 +13,8 @@ namespace stagehand::core {
 // runtime's mutex. The other methods: one thread at a time.
 class RelayBuffer : public Tenant {
 public:
-    RelayBuffer(std::shared_ptr<Device> helper, std::string name);
+    // `brief`: the memory is taken for the time of one call.
+    RelayBuffer(std::shared_ptr<Device> helper, std::string name, bool brief);
     ~RelayBuffer() override;
     RelayBuffer(const RelayBuffer&) = delete;
     RelayBuffer& operator=(const RelayBuffer&) = delete;
@@ -37,10 +38,13 @@ public:
 
 private:
     Status reach(BackendDevice& device);
+    void end_loan() noexcept;
 
     const std::shared_ptr<Device> helper_;
     const std::string name_;
     PoolMemory memory_;
+    const bool brief_;
+    bool lent_ = false;
     uint64_t lost_pages_ = 0;
 };
 

@@ -13,7 +13,7 @@ uint64_t worth_helpers() { return 128 * transfer::Bond::least_bytes(); }
 }  // namespace
 
 HelpedLane::HelpedLane(Device& device, transfer::Direction direction)
-    : device_(device), direction_(direction), helpers_(device, direction), meter_(device.backend()) {}
+    : device_(device), direction_(direction), helpers_(device, direction, true), meter_(device.backend()) {}
 
 Status HelpedLane::open() {
     if (lane_.is_open()) return Status();

@@ -31,7 +31,7 @@ public:
     // Takes the helpers that the device's options name now, if so many bytes are worth it. The log tells of those that
     // cannot help. The caller holds no runtime's mutex. `purpose`: for the log.
     void gather(uint64_t bytes, const std::string& purpose);
-    // Lets the helpers go. Fails only if the device fails.
+    // Lets the helpers go. See Helpers::rest().
     Status disband();
 
     // Queues a copy between the device and host memory, in the lane's direction.
@@ -42,8 +42,11 @@ public:
     Status check() { return helped() ? helpers_.bond().check() : Status(); }
     // Whether a helper has failed since this was asked. What failed with it is worth another attempt, by the others.
     bool has_lost_helper();
-    // Waits on the host for all copies.
+    // Waits on the host for all copies, except those of helpers that have failed.
     Status synchronize();
+    // Whether such a helper may still write host memory, until end_doubt() has succeeded.
+    bool host_is_doubtful() const { return helped() && helpers_.bond().host_is_doubtful(); }
+    Status end_doubt() { return helped() ? helpers_.bond().end_doubt() : Status(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
 

@@ -25,15 +25,19 @@ Status Helpers::open(const std::string& purpose) {
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
     std::erase_if(names, [&](const std::string& name) {
-        return std::ranges::any_of(all_, [&](const Helper& helper) { return helper.name == name; });
+        return std::ranges::any_of(all_, [&](const Helper& helper) { return helper.name == name; }) ||
+               std::ranges::find(refused_, name) != refused_.end();
     });
     if (names.empty()) return Status();
     double own_link = 0;
-    SH_TRY(device_.link(&own_link));
+    (void)device_.link(&own_link).ok();  // nobody helps before it is known
     SH_TRY(bond_.open(device_.lanes()));
-    for (const std::string& name : names)
-        if (const Status status = no_throw([&] { return add(name, purpose); }); !status.ok())
-            log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
+    for (const std::string& name : names) {
+        const Status status = no_throw([&] { return add(name, purpose); });
+        if (status.ok()) continue;
+        refused_.push_back(name);
+        log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
+    }
     return Status();
 }
 
@@ -46,8 +50,8 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
     SH_TRY(device->link(&helper.link));
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
-    helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
-                                                  "the buffer that helps " + device_.name() + " (" + purpose + ")");
+    helper.buffer = std::make_unique<RelayBuffer>(
+        std::move(device), "the buffer that helps " + device_.name() + " (" + purpose + ")", brief_);
     all_.reserve(all_.size() + 1);
     helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend, bond_.direction()),
                            name + ", which helps " + purpose + " on " + device_.name() + ",");
@@ -58,6 +62,7 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
 void Helpers::get_ready() {
     for (Helper& helper : all_) {
         if (bond_.is_open(helper.way) || bond_.has_failed(helper.way)) continue;
+        if (brief_ && !is_idle(helper.buffer->helper())) continue;
         const Status status = no_throw([&] { return get_ready(helper); });
         helper.refused = !status.ok();
         log_line(SH_LOG_INFO, "%s %s %s%s%s", helper.buffer->helper().name().c_str(),

@@ -17,7 +17,9 @@ public:
     // For tests: how long a helper must have begun no copies of its own. In force for all.
     static void set_quiet_ns(uint64_t ns);
 
-    Helpers(Device& device, transfer::Direction direction) : device_(device), bond_(device.backend(), direction) {}
+    // `brief`: the memory of helpers is taken for the time of one call.
+    Helpers(Device& device, transfer::Direction direction, bool brief)
+        : device_(device), brief_(brief), bond_(device.backend(), direction) {}
     ~Helpers();
     Helpers(const Helpers&) = delete;
     Helpers& operator=(const Helpers&) = delete;
@@ -27,11 +29,14 @@ public:
     Status open(const std::string& purpose);
     bool any() const { return !all_.empty(); }
     transfer::Bond& bond() { return bond_; }
+    const transfer::Bond& bond() const { return bond_; }
 
-    // Takes the memory of each helper that has none, so that it can help. The log tells of one that has no memory to
+    // Takes the memory of each helper that has none, so that it can help. Memory for one call is not taken of a helper
+    // that is busy with copies of its own. The log tells of one that has no memory to
     // spare, or whose memory this device cannot copy from.
     void get_ready();
-    // Gives the memory back, after all that uses it. Fails only if the device fails.
+    // Gives the memory back, after all that uses it. Fails if the device fails, or if a helper may still write host
+    // memory.
     Status rest();
     // Uses the helpers that are not busy with copies of their own now.
     void choose() noexcept;
@@ -55,7 +60,9 @@ private:
     bool is_idle(Device& helper) const;
 
     Device& device_;
-    std::vector<Helper> all_;  // outlives the relays
+    const bool brief_;
+    std::vector<std::string> refused_;  // that could not be opened, and are not tried again
+    std::vector<Helper> all_;           // outlives the relays
     transfer::Bond bond_;
 };
 

@@ -23,7 +23,7 @@ Status Accounts::claim(uint64_t bytes) {
         joined_ = true;
     }
     device_.notice_free_memory(true);
-    const Status asked = no_throw([&] { return ask(pages(bytes), true); });
+    const Status asked = device_.retry_after_loans([&] { return no_throw([&] { return ask(pages(bytes), true); }); });
     if (!asked.ok()) {
         settle(claimed_bytes_);  // others need not wait for what was refused
         return asked.within("memory of sh_alloc()");

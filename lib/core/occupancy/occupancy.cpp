@@ -72,8 +72,7 @@ Occupancy::~Occupancy() {
     fill_.stop();
     BackendDevice& backend = device_->backend();
     const bool used = !extents_.empty() && backend.has_device_synchronize();
-    Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
-    if (ended.ok() && passage_.is_doubtful()) ended = passage_.settle();
+    const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
     retry_retired();
     bool all = retired_.empty();
     for (auto& [address, extent] : extents_) {
@@ -284,6 +283,7 @@ void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
 bool Occupancy::let_go(Extent& extent) noexcept {
     const Status gone = passage_.is_doubtful() ? passage_.settle() : Status();
     const Status closed = gone.ok() ? extent.close() : gone;
+    if (!passage_.settle_host().ok()) extent.host().abandon();
     if (closed.ok()) return true;
     log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
     if (!gone.ok()) extent.host().abandon();  // copies may use it for ever

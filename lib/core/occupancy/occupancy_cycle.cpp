@@ -145,6 +145,8 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const PauseWishes& wishes = made->wishes;
     for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents).leaving;
     stop_preparing(extents);
+    if (std::ranges::any_of(extents, [](const Extent* extent) { return extent->leaving == Leaving::stage; }))
+        SH_TRY(passage_.settle_host());
     std::vector<Extent*> taken;
     SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes, &taken); }));
     made->unchanged_bytes = made->times.for_comparison(
@@ -152,7 +154,7 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const Status left = passage_.leave(extents, fill_);
     fill_.stop();
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
-        if (!passage_.is_doubtful())
+        if (!passage_.is_doubtful() && !passage_.host_is_doubtful())
             for (Extent* const extent : taken) extent->drop_host_memory();
         return left.within("the tags run");
     }
@@ -191,7 +193,8 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     set_state(chosen.tags, SH_OCCUPANCY_RESUMING);
     const CallTimes times(device_->backend(), totals_, passage_);
     uint64_t runtime_bytes = 0;
-    const Status status = no_throw([&] { return bring_back(chosen, &runtime_bytes); });
+    const Status status =
+        device_->retry_after_loans([&] { return no_throw([&] { return bring_back(chosen, &runtime_bytes); }); });
     if (!status.ok()) accounts_.settle(totals_.held_bytes);
     publish();
     set_state(chosen.tags, status.ok() ? SH_OCCUPANCY_RUNNING : SH_OCCUPANCY_RELEASED);

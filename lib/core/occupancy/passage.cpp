@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "base/once_more.h"
 
 namespace stagehand::core {
@@ -38,7 +39,7 @@ Status Passage::leave(std::span<Extent* const> extents, transfer::HostFill& fill
     bool over = true;
     const Status status = attempt(
         to_host_, [&] { return empty_all(extents, fill); }, &over);
-    if (over) (void)to_host_.disband().ok();
+    if (over) disband();
     return status;
 }
 
@@ -98,7 +99,7 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     const Status status = attempt(
         to_device_, [&] { return fill_all(extents, taken); }, &over);
     if (!over) return status;  // copies that may be under way write into memory that must stay
-    (void)to_device_.disband().ok();
+    disband();
     if (!status.ok()) {
         give_back(taken);
         return status;
@@ -156,9 +157,11 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 template <class Work>
 Status Passage::attempt(HelpedLane& lane, Work&& work, bool* out_over) {
     for (;;) {
-        Status status = work();
-        *out_over = status.ok() || settle().ok();
-        if (status.ok() || !*out_over || !lane.has_lost_helper()) return status;
+        Status status = no_throw(work);
+        *out_over = status.ok() || end_copies().ok();
+        if (status.ok() || !*out_over) return status;
+        (void)lane.check().ok();  // a helper's failure may have come as one of the device
+        if (!lane.has_lost_helper()) return status;
     }
 }
 
@@ -168,6 +171,7 @@ uint64_t Passage::pinned_bytes(std::span<Extent* const> extents, Has&& has, Want
     uint64_t bytes = 0;
     for (Extent* const extent : extents) {
         if (extent->leaving != Leaving::stage || extent->file()) continue;
+        if (extent->host().data() && !extent->host().pins()) continue;
         for (const Handle& handle : extent->handles())
             for (const Page& page : has(handle) ? extent->pages_of(handle) : std::span<Page>())
                 bytes += wanted(page) ? page.bytes : 0;
@@ -189,7 +193,7 @@ Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& c
         };
         while (i < pages.size() && goes_on(pages[i])) bytes += pages[i++].bytes;
         SH_TRY(copy(first, bytes));
-        copied_bytes_ += bytes;
+        queued_bytes_ += bytes;
     }
     return Status();
 }
@@ -212,9 +216,12 @@ Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool le
     return Status();
 }
 
-Status Passage::note_end(const Move& move, HelpedLane& lane) {
+Status Passage::note_end(Move move, HelpedLane& lane) {
     const size_t slot = (first_ + count_) % kAhead;
     SH_TRY(lane.record(events_[slot]));
+    move.bytes = std::exchange(queued_bytes_, 0);
+    const uint64_t helped = to_host_.helped_bytes() + to_device_.helped_bytes();
+    move.helped = helped - std::exchange(helped_before_, helped);
     moves_[slot] = move;
     count_++;
     return Status();
@@ -227,14 +234,31 @@ Status Passage::wait_for_oldest(HelpedLane& lane) {
     SH_TRY(ended);
     SH_TRY(lane.check());
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
+    copied_bytes_ += moves_[first_].bytes;
+    helped_bytes_ += moves_[first_].helped;
     first_ = (first_ + 1) % kAhead;
     count_--;
     return Status();
 }
 
 Status Passage::settle() {
+    SH_TRY(end_copies());
+    disband();
+    return Status();
+}
+
+Status Passage::settle_host() { return to_host_.end_doubt(); }
+
+// A helper that cannot be let go now is let go after the next call.
+void Passage::disband() {
+    for (HelpedLane* const lane : {&to_host_, &to_device_}) (void)lane->disband().ok();
+}
+
+Status Passage::end_copies() {
     ferry_.cancel();
     first_ = count_ = 0;
+    queued_bytes_ = 0;
+    helped_before_ = to_host_.helped_bytes() + to_device_.helped_bytes();
     Status status;
     for (HelpedLane* const lane : {&to_host_, &to_device_}) {
         if (const Status ended = lane->synchronize(); !ended.ok()) status = ended;

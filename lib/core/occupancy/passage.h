@@ -54,10 +54,14 @@ public:
     // not be freed.
     bool is_doubtful() const { return doubtful_; }
     Status settle();
+    // The same for a helper that has failed: it may write host memory, but not the device's. Until settle_host() has
+    // succeeded, host memory must not be freed or used for other contents.
+    bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
+    Status settle_host();
 
     uint64_t copied_bytes() const { return copied_bytes_; }  // since the passage was opened
-    uint64_t helped_bytes() const { return to_host_.helped_bytes() + to_device_.helped_bytes(); }  // by helpers
-    uint64_t wait_ns() const { return wait_ns_; }  // for copies, since then
+    uint64_t helped_bytes() const { return helped_bytes_; }  // the part of them that helpers have copied
+    uint64_t wait_ns() const { return wait_ns_; }            // for copies, since then
 
 private:
     static constexpr size_t kAhead = 8;  // handles whose copies are queued
@@ -65,6 +69,8 @@ private:
     struct Move {
         Extent* extent = nullptr;
         Handle* handle = nullptr;
+        uint64_t bytes = 0;   // that are copied
+        uint64_t helped = 0;  // by helpers
     };
 
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
@@ -74,7 +80,9 @@ private:
     static bool is_to_come(const Page& page) { return page.used; }
     template <class Wanted, class Copy>
     Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
-    Status note_end(const Move& move, HelpedLane& lane);
+    Status note_end(Move move, HelpedLane& lane);
+    Status end_copies();
+    void disband();
     Status wait_for_oldest(HelpedLane& lane);
     Status finish_oldest_arrival();
     Status finish_oldest_departure();
@@ -96,7 +104,9 @@ private:
     transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
-    uint64_t copied_bytes_ = 0, wait_ns_ = 0;
+    uint64_t copied_bytes_ = 0, helped_bytes_ = 0, wait_ns_ = 0;
+    uint64_t queued_bytes_ = 0;   // of the move that is queued next
+    uint64_t helped_before_ = 0;  // what helpers had been given when the last move was queued
 };
 
 }  // namespace stagehand::core

@@ -13,7 +13,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       registry(device->backend(), device->page_bytes(), device->staging().piece_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
-      helpers(*device, transfer::Direction::to_device),
+      helpers(*device, transfer::Direction::to_device, false),
       unpack_memory(device->backend(), device->pool(), device->lanes()),
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
       loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,

@@ -183,6 +183,17 @@ Status Bond::check() {
     return status;
 }
 
+bool Bond::host_is_doubtful() const {
+    std::lock_guard lock(mutex_);
+    return std::ranges::any_of(ways_, [](const Way& way) { return way.relay->host_is_doubtful(); });
+}
+
+Status Bond::end_doubt() {
+    std::lock_guard lock(mutex_);
+    for (Way& way : ways_) SH_TRY(way.relay->end_doubt());
+    return Status();
+}
+
 void Bond::prepare(BondedLoad* load, size_t events) const {
     if (load->ways.size() == ways_.size() + 1) return;
     load->ways.resize(ways_.size() + 1);
@@ -264,7 +275,7 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
         return status;
     }
     // What a lost device has brought before cannot be trusted.
-    if (!by.relay->settled() || status.code() == SH_ERROR_DEVICE_LOST) {
+    if (!by.relay->settled() || status.code() == SH_ERROR_DEVICE_LOST || by.relay->is_distrusted()) {
         by.failed = true;
         return Status(SH_ERROR_BACKEND, by.name + " failed: " + status.text());
     }

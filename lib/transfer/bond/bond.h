@@ -92,6 +92,9 @@ public:
     // To be asked after the copies have ended. Fails if a helper, whose copies are no part of the device's work, has
     // failed since it was asked. That helper is not used any more.
     Status check();
+    // See Relay::host_is_doubtful().
+    bool host_is_doubtful() const;
+    Status end_doubt();
 
 private:
     static constexpr uint64_t kCopiesBetween = 16;  // from one sample of the own link's speed to the next

@@ -30,6 +30,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
+    helper_failed_ = host_doubtful_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -56,7 +57,9 @@ void Relay::forget() {
 Status Relay::close(bool* out_over) {
     *out_over = true;
     if (!is_open()) return Status();
+    *out_over = false;
     SH_TRY(settle());
+    SH_TRY(end_doubt());
     *out_over = once_more([&] { return helper_.stream_synchronize(link_.stream()); }).ok();
     forget();
     return Status();
@@ -70,14 +73,29 @@ Status Relay::settle() {
 }
 
 // On the way to the device, a helper that does not answer any more may still fill slots, but the device copies nothing
-// from them.
+// from them. On the way to the host it may still write host memory, unless it is lost.
 Status Relay::wait_for(Streams streams) {
-    const Status helper = once_more([&] { return helper_.stream_synchronize(streams.of_helper); });
+    Status helper = helper_.stream_synchronize(streams.of_helper);
+    if (!helper.ok()) {  // the error may be that of a copy, and a second call hides it
+        helper_failed_ = true;
+        helper = helper_.stream_synchronize(streams.of_helper);
+    }
     SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
-    return to_device() || helper.code() == SH_ERROR_DEVICE_LOST ? Status() : helper;
+    host_doubtful_ = !to_device() && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
+    return Status();
+}
+
+Status Relay::end_doubt() {
+    if (!host_is_doubtful()) return Status();
+    const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
+    if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
+        return ended.within("it is not known whether a helper still writes host memory");
+    host_doubtful_ = false;
+    return Status();
 }
 
 Status Relay::check() {
+    if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
     const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
     return last_ ? helper_.event_query(to_device() ? last.filled : last.emptied, &done) : Status();

@@ -2,6 +2,7 @@
 // and a buffer in its memory. The device copies them from there, or to there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -26,8 +27,8 @@ public:
 
     // Uses this memory of the helper from now on, which the device can reach. On failure nothing is held.
     Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
-    // Waits until nothing is copied to the device or to host memory any more. Sets `out_over` to false if the helper
-    // may still write its memory.
+    // Waits until nothing is copied to the device or to host memory any more. Fails if the device fails, or if the
+    // helper may go on writing host memory. Sets `out_over` to false if the helper may still write its own memory.
     Status close(bool* out_over);
     bool is_open() const { return across_.lane.is_open(); }
 
@@ -44,11 +45,17 @@ public:
     // Makes a stream of the device wait for all that was brought since the stream's last join. There are two of them.
     enum class Follower : uint8_t { lane, joint };
     Status join(Follower follower, sh_stream stream);
-    // Waits on the host until nothing of it is copied to the device or to host memory any more.
+    // Waits on the host until nothing of it is copied to the device or to host memory any more. Fails if the device
+    // fails. A helper that fails leaves doubts: see host_is_doubtful().
     Status settle();
     bool settled() const { return settled_; }
     // Fails if the helper has failed.
     Status check();
+    // On the way to the host: the helper has failed, so that host memory may lack what was copied before. It may still
+    // be written, until end_doubt() has succeeded.
+    bool is_distrusted() const { return !to_device() && helper_failed_.load(std::memory_order_relaxed); }
+    bool host_is_doubtful() const { return host_doubtful_.load(std::memory_order_relaxed); }
+    Status end_doubt();
     // The same in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
     // The second part is told how many slots were passed before the first.
     uint64_t brought() const { return brought_; }
@@ -63,8 +70,7 @@ public:
         sh_stream of_device, of_helper;
     };
     Streams streams() const { return {across_.stream(), link_.stream()}; }
-    // Waits on the host until what was queued there is not copied to the device or to host memory any more. A lost
-    // helper copies nothing.
+    // The first part of settle().
     Status wait_for(Streams streams);
 
     // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, to the helper
@@ -114,6 +120,7 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
+    std::atomic<bool> helper_failed_{false}, host_doubtful_{false};
 };
 
 }  // namespace stagehand::transfer

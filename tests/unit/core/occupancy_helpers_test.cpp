@@ -1,6 +1,8 @@
 // A pause and a resume whose contents cross the links of several devices.
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <thread>
 
 #include "core/movement/helpers.h"
 #include "occupancy_fixture.h"
@@ -52,6 +54,7 @@ protected:
         EXPECT_SUCCEEDS(sh_device_get_memory(neighbours_[neighbour].get(), &info));
         return info.used_bytes;
     }
+    static uint64_t peak_of_neighbour() { return host::all_memory_statistics().at(0).peak_bytes; }
     static double helped_part(const sh_occupancy_change& change) {
         EXPECT_EQ(change.copied_bytes, kContents);
         return static_cast<double>(change.helped_bytes) / static_cast<double>(kContents);
@@ -147,6 +150,45 @@ TEST_F(OccupancyHelpers, AHelperWithoutMemoryToSpareIsLeftOut) {
     SUCCEEDS(resume());
     EXPECT_EQ(gone.copied_bytes, kContents);
     EXPECT_EQ(gone.helped_bytes, 0u);
+    EXPECT_EQ(read(memory, kContents), contents(1, kContents));
+    SUCCEEDS(sh_free(device_, memory));
+}
+
+// The memory of the helper is lent for a moment: who needs it for itself waits, and is not refused.
+TEST_F(OccupancyHelpers, AHelperThatNeedsItsWholeBudgetWaits) {
+    add_neighbour("host:1", 1);
+    open_helped("host:1");
+    const uint64_t memory = filled(1, kContents);
+    SUCCEEDS(pause());
+    int lent = 0;
+    for (int round = 0; round < 5; round++) {
+        std::atomic<bool> over = false;
+        std::thread resuming([&] {
+            EXPECT_SUCCEEDS(resume());
+            EXPECT_SUCCEEDS(pause({}, SH_OCCUPANCY_COPY_ALL));
+            over = true;
+        });
+        while (!over && !used(0)) std::this_thread::yield();
+        lent += !over;
+        uint64_t all = 0;
+        EXPECT_SUCCEEDS(sh_alloc(neighbours_[0].get(), 128 * kMiB, nullptr, &all));
+        EXPECT_SUCCEEDS(sh_free(neighbours_[0].get(), all));
+        resuming.join();
+    }
+    EXPECT_GT(lent, 0);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(memory, kContents), contents(1, kContents));
+    SUCCEEDS(sh_free(device_, memory));
+}
+
+TEST_F(OccupancyHelpers, MemoryThatIsNotPinnedNeedsNoHelper) {
+    add_neighbour("host:1", 1);
+    open_helped("host:1");
+    const uint64_t memory = filled(1, kContents);
+    const uint64_t before = peak_of_neighbour();
+    SUCCEEDS(pause({}, SH_OCCUPANCY_UNPINNED));
+    SUCCEEDS(resume());
+    EXPECT_EQ(peak_of_neighbour(), before);
     EXPECT_EQ(read(memory, kContents), contents(1, kContents));
     SUCCEEDS(sh_free(device_, memory));
 }
