@@ -81,6 +81,23 @@ static inline void sh_segment_init(sh_segment* segment) {
     *segment = initial;
 }
 
+/**
+ * Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
+ * Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
+ * @param packed       The packed tensor, at any alignment.
+ * @param packed_bytes The exact size of the packed tensor.
+ * @param offset       Offset of the range in the contents, in bytes.
+ * @param bytes        Length of the range. May be 0.
+ * @param out          Gets `bytes` bytes. They are undefined after a failure.
+ * @retval SH_OK                     The range is in `out`.
+ * @retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
+ * @retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_unpack(const void* packed, uint64_t packed_bytes, uint64_t offset, uint64_t bytes,
+                                         void* out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -47,6 +47,12 @@ inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr
 inline void trace_start(const std::string& path) { check(sh_trace_start(path.c_str())); }
 inline void trace_stop() { check(sh_trace_stop()); }
 
+// Writes `bytes` bytes of the contents of a packed tensor, from `offset` on.
+inline void unpack(const void* packed, std::uint64_t packed_bytes, std::uint64_t offset, std::uint64_t bytes,
+                   void* out) {
+    check(sh_unpack(packed, packed_bytes, offset, bytes, out));
+}
+
 // Lists all backends, including those that do not work.
 inline std::vector<sh_backend_info> backends() {
     std::uint64_t count = 0;

@@ -44,7 +44,7 @@ from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
 from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._runtime import Block, Part, Runtime
-from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source, Weights
+from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source, Weights, unpack
 from ._spiller import Spiller, Ticket
 from ._view import View, Views
 
@@ -123,5 +123,6 @@ __all__ = [
     "simulate_activations",
     "trace_start",
     "trace_stop",
+    "unpack",
     "version",
 ]

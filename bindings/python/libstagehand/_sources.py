@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from ._callbacks import Call, Exceptions, FillFunction, LoadFunction
+from ._errors import check
 from ._generated import BlockFlag, WeightFormat
 from ._host import PinnedMemory
 from ._native import ffi, lib
@@ -181,10 +182,12 @@ class Described:
             self.kept.append(source.owner)
         else:
             mapped = isinstance(source, (Mapped, mmap.mmap))
-            memory = ffi.from_buffer(_buffer_of(source), require_writable=self._mutable)
-            segment.kind = lib.SH_SOURCE_MAPPED if mapped else lib.SH_SOURCE_POINTER
-            segment.pointer, segment.bytes = memory, len(memory)
-            self.kept.append(memory)
+            # Not what ffi.from_buffer() returns is kept: Python crashes if it collects that and a memoryview together.
+            kept = memoryview(_buffer_of(source))
+            with ffi.from_buffer(kept, require_writable=self._mutable) as memory:
+                segment.kind = lib.SH_SOURCE_MAPPED if mapped else lib.SH_SOURCE_POINTER
+                segment.pointer, segment.bytes = memory, len(memory)
+            self.kept.append(kept)
 
     def _descriptor(self, file: Any) -> int:
         if isinstance(file, int):
@@ -194,6 +197,12 @@ class Described:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self._until_registered.callback(os.close, descriptor)
         return descriptor
+
+
+def unpack(packed: Buffer | PinnedMemory | Mapped, out: Buffer, offset: int = 0) -> None:
+    """Fills a writable buffer with the contents of a packed tensor of `stagehand pack`, from `offset` on."""
+    with ffi.from_buffer(_buffer_of(packed)) as source, ffi.from_buffer(out, require_writable=True) as to:
+        check(lib.sh_unpack(source, len(source), offset, len(to), to))
 
 
 def _buffer_of(source: Any) -> Any:

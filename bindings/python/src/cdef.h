@@ -179,6 +179,8 @@ typedef struct sh_segment {
     uint32_t format;
     uint32_t reserved;
 } sh_segment;
+sh_status sh_unpack(const void* packed, uint64_t packed_bytes, uint64_t offset, uint64_t bytes,
+                                         void* out);
 
 /* runtime.h */
 typedef struct sh_runtime_options {

@@ -17,6 +17,21 @@ def runtime(device):
     runtime.close()
 
 
+def test_garbage_with_a_memoryview(runtime):
+    """Python crashes if it collects a memoryview together with a buffer of cffi over it."""
+    calls = (
+        lambda: runtime.register_block(sh.Packed(memoryview(bytes(1000))[1:], 100)),
+        lambda: sh.unpack(memoryview(bytes(1000))[1:], memoryview(bytearray(100))[1:]),
+    )
+    for call in calls:
+        for _ in range(3):
+            with pytest.raises(sh.Error) as raised:
+                call()
+            raised.value.itself = raised.value
+            del raised
+            gc.collect()
+
+
 def test_host_memory_is_seen_where_it_is(runtime):
     data = np.arange(PAGE, dtype=np.float32)
     block = runtime.register_block(data)

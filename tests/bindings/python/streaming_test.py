@@ -87,6 +87,20 @@ def test_packed_tensors_are_unpacked(device, tmp_path):
             runtime.register_block(sh.Packed(sh.Packed(packed, 10), 10))
 
 
+def test_a_packed_tensor_is_unpacked_on_the_host():
+    contents, packed = (PACKED / "weights.bf16").read_bytes(), (PACKED / "weights.packed").read_bytes()
+    whole, some = bytearray(len(contents)), np.zeros(50, np.int16)
+    sh.unpack(packed, whole)
+    sh.unpack(sh.Mapped(packed), some, 300)
+    assert whole == contents and some.tobytes() == contents[300:400]
+    with pytest.raises(sh.UsageError, match="2 bytes from byte 17999 on end behind"):
+        sh.unpack(packed, bytearray(2), 17_999)
+    with pytest.raises(sh.OperationError, match="not a packed tensor"):
+        sh.unpack(contents, whole)
+    with pytest.raises(BufferError):
+        sh.unpack(packed, bytes(2))
+
+
 def test_weights_are_packed_when_they_are_registered(device):
     weights = bytearray(b"".join(bytes((i * 37 & 0xFF, 0x3C | i & 1)) for i in range(20_000)))
     contents = bytes(weights)

@@ -23,7 +23,7 @@ from ._weights import Found, HeldBlock, Weight
 
 
 def adopt(
-    found: list[Found], files: TensorFiles | None, strict: bool, model: str
+    found: list[Found], files: TensorFiles | None, strict: bool, model: str, trained: bool
 ) -> Iterator[tuple[Found, torch.Tensor]]:
     """Yields the tensors on the meta device, each with the tensor from the files that takes its place."""
     entries = files.entries if files else {}
@@ -49,6 +49,9 @@ def adopt(
             missing.append(one.names[0])
             continue
         made: torch.Tensor = files.tensor(known[0], one.tensor)
+        one.unread = files.packed_of(made)
+        if one.unread and trained and one.tensor.requires_grad:
+            one.unread.read()  # a copy is trained
         if one.is_parameter:
             made = nn.Parameter(made, requires_grad=one.tensor.requires_grad)
         yield one, made
@@ -97,7 +100,7 @@ def make_sources(
     formats = {weight: _format_of(weight) for block in blocks for weight in block.weights if pack and not block.mutable}
     if pin:
         weights = [weight for block in blocks for weight in block.weights]
-        _copy_small(device, copies, [weight for weight in weights if formats.get(weight) is None])
+        _copy_small(device, copies, [weight for weight in weights if formats.get(weight) is None], files)
     for block in blocks:
         if any(weight.storage.device.type != "cpu" for weight in block.weights):
             _copy_to_host(device, copies, block)
@@ -107,7 +110,8 @@ def make_sources(
                 weight.host = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
             original = weight.host if weight.copied is None else weight.copied
             file = files.source_of(original) if files else None
-            weight.mapped = file is not None and not block.mutable
+            packed = files.packed_of(original) if files else None
+            weight.mapped = (file is not None or packed is not None) and not block.mutable
             if weight.copied is not None:
                 file, weight.copied = None, None if weight.mapped else weight.copied
             elif file is not None and block.mutable:  # trained weights are not written to files
@@ -116,7 +120,11 @@ def make_sources(
                     weight.copied = weight.host
                 weight.host, file = weight.host.clone(), None
             format = formats.get(weight)
-            if format is not None:
+            if packed is not None and weight.host is original:
+                weight.unread = packed
+                offset = original.data_ptr() - packed.memory.data_ptr()
+                segments.append(Segment(packed.source(offset, weight.bytes), weight.offset))
+            elif format is not None:
                 weight.packed, weight.mapped = True, False
                 segments.append(Segment(Weights(buffer_of(weight.host), format), weight.offset))
             else:
@@ -124,7 +132,9 @@ def make_sources(
         yield BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
 
 
-def _copy_small(device: Device, copies: PinnedCopies, weights: list[Weight]) -> None:
+def _copy_small(
+    device: Device, copies: PinnedCopies, weights: list[Weight], files: TensorFiles | Mappings | None
+) -> None:
     """Copies the small weights in host memory to one piece of pinned memory."""
     small = [
         weight for weight in weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"
@@ -137,6 +147,8 @@ def _copy_small(device: Device, copies: PinnedCopies, weights: list[Weight]) -> 
     memory = copies.allocate(device, offsets[-1])
     for weight, offset in zip(small, offsets):
         original = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
+        if files:
+            files.read(original)
         weight.host = _part(memory, offset, weight.bytes)
         weight.host.copy_(original)
         weight.copied = original  # from now on the copy is put back at the end

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._files import TensorFiles
+from ._files import PackedTensor, TensorFiles
 from ._memory import buffer_of
 
 
@@ -37,6 +37,13 @@ class Mappings:
         if named is not None:
             return named
         return buffer_of(memory) if self.is_mapped(memory) else None
+
+    def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
+        return self._files.packed_of(memory) if self._files else None
+
+    def read(self, tensor: torch.Tensor) -> None:
+        if self._files:
+            self._files.read(tensor)
 
     def is_mapped(self, memory: torch.Tensor) -> bool:
         if memory.device.type != "cpu" or not memory.numel():

@@ -40,6 +40,8 @@ def put_outside(
     Modules get another wrapper by `replace` because a wrapper keeps the device that it was made for.
     """
     for one in left:
+        if one.unread:
+            one.unread.read()
         if one.mapped:
             undo.callback(_keep, one, one.tensor._version)
         parts = [tensor for _, tensor in one.parts or _subclasses.parts(one.tensor, one.names[0])]

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .._device import Device
+from ._files import refuse_packed
 from ._mappings import Mappings
 from ._pipelines import StreamedPipeline
 from ._stream import stream
@@ -63,6 +64,7 @@ def from_pretrained(
         raise ValueError("device_map= places the weights that would be streamed: pass device= and budget= instead")
     theirs = {name: value for name, value in options.items() if name not in _OURS}
     ours = {name: value for name, value in options.items() if name in _OURS}
+    refuse_packed(folder)
     made = cls.from_pretrained(folder, **theirs)
     model, *_ = made if isinstance(made, tuple) else [made]  # with output_loading_info=True there is more
     _tell(model)

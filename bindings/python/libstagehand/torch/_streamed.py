@@ -182,7 +182,7 @@ class Streamed(Residency, TrainingCalls, Source):
                     Status.ERROR_INVALID_STATE,
                     f"{one.names[0]} is streamed already: end that streaming first, by unstream(model)",
                 )
-        for one, made in adopt(found, files, strict, type(self.module).__name__):
+        for one, made in adopt(found, files, strict, type(self.module).__name__, trained):
             if trained and made.requires_grad:
                 made.data = made.data.clone()  # because files are not written to
                 self._trained_from_files.append(one)

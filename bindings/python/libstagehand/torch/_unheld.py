@@ -116,7 +116,7 @@ class UnheldOperations:
         """Returns the same view of the source."""
         (weight,) = self._in(value)
         offset = value.storage_offset() * value.element_size() - weight.memory.storage_offset()
-        return strided(weight.host, int(offset), value)
+        return strided(weight.source(), int(offset), value)
 
     def _from_source(self, value: Any) -> Any:
         if not self._in(value) or is_wrapper(value):

@@ -17,8 +17,10 @@ from .._runtime import Block
 from .._view import View
 from . import _subclasses
 from ._division import Unit
+from ._files import PackedTensor
 from ._key import closed
 from ._memory import strided
+from ._movable import full_name, refuse_immovable
 
 # The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
@@ -75,13 +77,13 @@ class Place:
     def put_on_host(self) -> None:
         """Puts the tensor over the source."""
         with torch.inference_mode(self.inference):
-            self.put(strided(self.weight.host, self.offset, self.original))
+            self.put(strided(self.weight.source(), self.offset, self.original))
 
     def host(self) -> torch.Tensor:
         """Returns data over the source."""
         if self.given is None:
             with torch.inference_mode(False), torch.no_grad():
-                self.given = strided(self.weight.host, self.offset, self.original)
+                self.given = strided(self.weight.source(), self.offset, self.original)
             self.note_source()
         self.trained = self.weight.block.trained
         return self.given.detach()
@@ -176,11 +178,18 @@ class Weight:
     host: torch.Tensor = None  # type: ignore[assignment]  # the source, as bytes
     mapped: bool = False  # whether the source is a file
     packed: bool = False  # whether the library has packed its bytes, so that the source is not read any more
+    unread: PackedTensor | None = None  # what a file has packed, whose memory `host` is
     copied: torch.Tensor | None = None  # the original bytes, if the source is a copy of them
     moved: torch.device | None = None  # the device that it was on, if it was copied to the host
     memory: torch.Tensor = None  # type: ignore[assignment]  # the device memory, as bytes
     block: HeldBlock = None  # type: ignore[assignment]
     offset: int = 0  # in the block
+
+    def source(self) -> torch.Tensor:
+        """The source, as bytes that can be read."""
+        if self.unread is not None:
+            self.unread.read()
+        return self.host
 
     @property
     def fixed(self) -> str:
@@ -259,40 +268,6 @@ def changed_in_place(places: Iterable[Place]) -> list[Place]:
     return [place for place in places if place.counted and place.tensor._version != place.version]
 
 
-def refuse(name: str, tensor: torch.Tensor) -> None:
-    """Refuses a tensor that cannot be moved by its bytes."""
-    why = ""
-    if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
-        why = "has no shape yet: call the model once before it is streamed"
-    elif tensor.layout != torch.strided or tensor.is_nested:
-        why = f"has the layout {tensor.layout}"
-    elif tensor.is_quantized:
-        why = (
-            f"is quantised ({tensor.dtype}): its scales are not in its bytes. "
-            "Tensors of torchao, and plain integer tensors, can be streamed"
-        )
-    elif tensor.is_conj() or tensor.is_neg():
-        why = "is conjugated or negated lazily: call resolve_conj() or resolve_neg() before"
-    elif tensor.numel() and not tensor.is_meta and not _has_memory(tensor):
-        why = (
-            f"is a {_full_name(type(tensor))}, which has no memory of its own, "
-            "and no __tensor_flatten__ that names its parts"
-        )
-    if why:
-        raise TypeError(f"{name} {why}. To keep it on the device, outside the budget, pass outside={name!r}")
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    try:
-        return bool(tensor.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError):
-        return False
-
-
 def entry_of(module: nn.Module, key: str) -> torch.Tensor | None:
     found = module._parameters.get(key)
     return module._buffers.get(key) if found is None else found
@@ -326,6 +301,7 @@ class Found:
     keys: list[tuple[nn.Module, str]] = field(default_factory=list)
     parts: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # the plain tensors that it is made of
     mapped: bool = False  # whether it was on the meta device and comes from a file
+    unread: PackedTensor | None = None  # what that file has packed
     stays: bool = False  # whether the module keeps it when streaming ends
 
     @property
@@ -345,12 +321,12 @@ class Found:
             once.setdefault(id(tensor), (part, tensor))
         self.parts = list(once.values())
         for part, tensor in self.parts:
-            refuse(part, tensor)
+            refuse_immovable(part, tensor)
         if wrapper:
             again = dict(_subclasses.parts(self.tensor, name))
             for part, tensor in self.parts:
                 if again[part] is not tensor:
-                    kind = _full_name(type(self.tensor))
+                    kind = full_name(type(self.tensor))
                     raise TypeError(
                         f"{name} is a {kind}, which makes {part} anew each time. "
                         f"Keep it on the device, outside the budget, by outside={name!r}"
@@ -398,7 +374,7 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
             left.append(one)
         elif tensor.requires_grad and trained and _subclasses.is_wrapper(tensor):
             raise TypeError(
-                f"{one.names[0]} is a {_full_name(type(tensor))} that requires a gradient, "
+                f"{one.names[0]} is a {full_name(type(tensor))} that requires a gradient, "
                 "and cannot be trained while it is streamed. Call requires_grad_(False) on it, "
                 f"or keep it on the device, outside the budget, by outside={one.names[0]!r}"
             )

@@ -2723,9 +2723,10 @@ Since 0.1*/
         out_device: *mut *mut sh_device,
     ) -> sh_status;
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
-freed. The device then closes when its last runtime, and the last one that it helps, is destroyed. Runtimes that
-still exist stay usable until then. Opening the device again gives a new handle. The library frees memory of
-sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and stale handles are ignored.
+freed. The device then closes when its last runtime, and the last one that it helps, is destroyed, and devices whose
+contents it has helped to move are closed. Runtimes that still exist stay usable until then. Opening the device again
+gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
+closes. NULL and stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
@@ -3100,6 +3101,30 @@ Since 0.2*/
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
+    /**Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
+Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
+
+- `packed`: The packed tensor, at any alignment.
+
+- `packed_bytes`: The exact size of the packed tensor.
+
+- `offset`: Offset of the range in the contents, in bytes.
+
+- `bytes`: Length of the range. May be 0.
+
+- `out`: Gets `bytes` bytes. They are undefined after a failure.
+@retval SH_OK                     The range is in `out`.
+@retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
+@retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_unpack(
+        packed: *const ::core::ffi::c_void,
+        packed_bytes: u64,
+        offset: u64,
+        bytes: u64,
+        out: *mut ::core::ffi::c_void,
+    ) -> sh_status;
     /**Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
 be opened is no error: see sh_device_options.helpers.
 

@@ -37,7 +37,7 @@ pub use occupancy::{
 pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};
-pub use source::{Source, WeightFormat};
+pub use source::{Source, WeightFormat, unpack};
 pub use spill::{Leave, SavedTensor, SpillClass, SpillStep, Spiller, SpillerOptions, SpillerStats};
 pub use stream::Stream;
 pub use streaming::{KindInfo, Step};

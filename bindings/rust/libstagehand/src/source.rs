@@ -12,7 +12,7 @@ use libstagehand_sys as sys;
 
 use crate::PinnedMemory;
 use crate::callback::answered;
-use crate::error::{Error, Result, Status, init};
+use crate::error::{Error, Result, Status, check, init};
 
 /// Any value that is kept alive while the library may use it. It is dropped on the thread that ends this use.
 pub(crate) trait Keep: Send + Sync {}
@@ -265,6 +265,19 @@ impl Source {
     pub(crate) fn may_be_written(&self) -> bool {
         matches!(self.keeper, Keeper::Caller | Keeper::Exclusive(_))
     }
+}
+
+/// Unpacks a range of the contents of a packed tensor (`stagehand pack`), which begins at `offset`, into `out`.
+///
+/// # Errors
+/// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the range ends behind the contents, and
+/// [`Status::SOURCE`](crate::Status::SOURCE) if `packed` is not a whole packed tensor, or is damaged.
+pub fn unpack(packed: &[u8], offset: u64, out: &mut [u8]) -> Result<()> {
+    // SAFETY: both slices are valid for their lengths during the call.
+    check(unsafe {
+        sys::sh_unpack(packed.as_ptr().cast(), packed.len() as u64, offset, out.len() as u64, out.as_mut_ptr().cast())
+    })?;
+    Ok(())
 }
 
 unsafe extern "C" fn run_fill<F>(buffer: *mut c_void, offset: u64, bytes: u64, user_data: *mut c_void) -> i32

@@ -161,6 +161,11 @@ fn packed_tensors_are_unpacked() {
         let error = runtime.register_block(BlockDesc::from_source(source)).unwrap_err();
         assert!(error.status() == Status::INVALID_ARGUMENT && error.text().contains(text), "{error}");
     };
+    let mut some = [0; 100];
+    unpack(&packed, 300, &mut some).unwrap();
+    assert_eq!(some[..], contents[300..400]);
+    assert_eq!(status(unpack(&packed, bytes, &mut some)), Status::INVALID_ARGUMENT);
+    assert_eq!(status(unpack(&contents, 0, &mut some)), Status::SOURCE);
     refused(Source::owned(packed.clone()).packed(1, bytes).unwrap(), "packed_offset");
     refused(Source::owned(contents).packed(0, 1).unwrap(), "not a packed tensor");
     refused(Source::fill(10, |_, _| Ok(())).packed(0, 1).unwrap(), "packed");
