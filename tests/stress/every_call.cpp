@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "codec/frame.h"
 #include "engine.h"
 
 namespace stagehand::test {
@@ -48,6 +49,14 @@ sh_segment segment_of(int file, uint32_t kind, uint8_t* memory, uint64_t bytes) 
     segment.user_data = memory;
     return segment;
 }
+
+// Made before any allocation fails.
+const std::vector<uint8_t> plain_weights = contents_of(1, 1, 5000);
+const std::vector<uint8_t> packed_weights = [] {
+    std::vector<uint8_t> packed;
+    (void)codec::pack_frame(codec::FloatFormat::bf16, plain_weights.data(), plain_weights.size(), 1, &packed).ok();
+    return packed;
+}();
 
 }  // namespace
 
@@ -117,6 +126,10 @@ void EveryCall::call_what_needs_nothing() {
     CALL(sh_status_string, SH_OK);
     CALL(sh_last_error, nullptr, 0);
     ATTEMPT(sh_set_log, SH_LOG_WARNING, hear, nullptr);
+    uint8_t found[300];
+    if (ATTEMPT(sh_unpack, packed_weights.data(), packed_weights.size(), 100, sizeof found, found)) {
+        EXPECT_EQ(std::memcmp(found, plain_weights.data() + 100, sizeof found), 0) << "unpacked to other bytes";
+    }
 }
 
 bool EveryCall::open() {
