@@ -38,7 +38,12 @@ template <class Function, class... Arguments>
 sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*member, Arguments... arguments) {
     return guarded([&]() -> sh_status {
         const Device& device = device_of(handle);
-        if (const sh_status status = device.log->enter(call); status < 0) return injected(status, call);
+        if (const sh_status status = device.log->enter(call); status < 0) {
+            // A lost device copies nothing once it has said so.
+            if (status == SH_ERROR_DEVICE_LOST && call == Call::stream_synchronize)
+                (void)(device.wrapped->*member)(device.inner, arguments...);
+            return injected(status, call);
+        }
         const sh_status status = (device.wrapped->*member)(device.inner, arguments...);
         return status < 0 ? fail(status, "%s", device.wrapped->last_error()) : status;
     });
