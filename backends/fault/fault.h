@@ -14,9 +14,9 @@
  * All other options go to the wrapped backend.
  *
  * A call that fails does not call the wrapped backend, except that a stream_synchronize() that fails with
- * SH_ERROR_DEVICE_LOST waits for the stream: a lost device copies nothing any more. clock(), last_error() and device_close() are not counted and
- * never fail. The functions below are about the device that was opened last. They work after its opening failed and
- * after it was closed too. Any thread may call them.
+ * SH_ERROR_DEVICE_LOST waits for the stream: a lost device copies nothing any more. clock(), last_error() and
+ * device_close() are not counted and never fail. The functions below are about the device that was opened last. They
+ * work after its opening failed and after it was closed too. Any thread may call them.
  */
 #ifndef STAGEHAND_FAULT_H
 #define STAGEHAND_FAULT_H
