@@ -159,7 +159,7 @@ Status Passage::attempt(HelpedLane& lane, Work&& work, bool* out_over) {
     for (;;) {
         Status status = no_throw(work);
         *out_over = status.ok() || end_copies().ok();
-        if (status.ok() || !*out_over) return status;
+        if (status.ok() || !*out_over || lane.host_is_doubtful()) return status;
         (void)lane.check().ok();  // a helper's failure may have come as one of the device
         if (!lane.has_lost_helper()) return status;
     }
