@@ -227,7 +227,7 @@ protected:
         if (IsSkipped()) return;
         if (devices_without_pages()) GTEST_SKIP() << "memory cannot be paused";
         least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(16 << 10);
+        transfer::Bond::set_least_bytes(32 << 10);
         core::Helpers::set_quiet_ns(0);
     }
     void TearDown() override {
