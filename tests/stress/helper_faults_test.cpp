@@ -65,6 +65,17 @@ protected:
         return counters.failures;
     }
 
+    // A call that may fail is made a few times.
+    template <class Call>
+    static void expect_success(Call&& call, bool may_fail) {
+        sh_status status = SH_OK;
+        for (int k = 0; k < 4; k++) {
+            status = call();
+            if (status == SH_OK || !may_fail) break;
+        }
+        EXPECT_EQ(status, SH_OK) << why();
+    }
+
     // Two steps of a model that is streamed with a helper.
     static void run(const std::string& device_plan, const std::string& helper_plan, bool may_fail, Result* out) {
         const bool helper_fails = !helper_plan.empty();
@@ -83,14 +94,7 @@ protected:
             }
         }
         ASSERT_TRUE(model);
-        const auto attempt = [&](const auto& call) {
-            sh_status status = SH_OK;
-            for (int k = 0; k < 4; k++) {
-                status = call();
-                if (status == SH_OK || !may_fail) break;
-            }
-            EXPECT_EQ(status, SH_OK) << why();
-        };
+        const auto attempt = [&](const auto& call) { expect_success(call, may_fail); };
         attempt([&] { return model->schedule(forward(4)); });
         sh_stream stream = 0;
         attempt([&] { return sh_stream_create(device->get(), &stream); });
@@ -124,14 +128,7 @@ protected:
             return;
         }
         sh_device* const device = pair.device->get();
-        const auto attempt = [&](const auto& call) {
-            sh_status status = SH_OK;
-            for (int k = 0; k < 4; k++) {
-                status = call();
-                if (status == SH_OK || !may_fail) break;
-            }
-            EXPECT_EQ(status, SH_OK) << why();
-        };
+        const auto attempt = [&](const auto& call) { expect_success(call, may_fail); };
         constexpr uint64_t kBytes = 5 * kMiB;
         uint64_t memory = 0;
         attempt([&] { return sh_alloc(device, kBytes, nullptr, &memory); });
