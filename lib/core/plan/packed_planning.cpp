@@ -4,6 +4,7 @@
 
 #include "core/memory/unpack_memory.h"
 #include "core/plan/planner.h"
+#include "core/plan/source_speeds.h"
 #include "transfer/unpack/batches.h"
 
 namespace stagehand::core {
@@ -44,6 +45,23 @@ uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, u
     return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
 }
 
+// How many times longer the weights of a step take than the link alone would, where workers read sources more slowly
+// than the link brings their bytes.
+double Planner::slowdown_by_sources(const Order& order, const Limits& limits) {
+    const auto units = registry_.units();
+    find_source_ns_per_byte(units, &source_ns_);
+    find_link_costs(registry_, speeds_of(limits), {}, &link_costs_);
+    double on_link = 0, brought = 0;
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!units[i].live || !order.contains(i)) continue;
+        const LinkCost& cost = link_costs_[i];
+        const double bytes = static_cast<double>(units[i].bytes);
+        on_link += bytes * cost.link;
+        brought += bytes * std::max(cost.link, cost.by_workers * source_ns_[i] * limits.link_bytes_per_ns);
+    }
+    return on_link > 0 ? brought / on_link : 1;
+}
+
 policy::PackedModel Planner::packed_model(const Order& order, const Limits& limits, uint64_t pages,
                                           uint64_t compute_ns) {
     policy::PackedModel model;
@@ -57,7 +75,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
     }
     model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
     model.compute_ns = static_cast<double>(compute_ns);
-    model.link_bytes_per_ns = limits.link_bytes_per_ns;
+    model.link_bytes_per_ns = limits.link_bytes_per_ns / slowdown_by_sources(order, limits);
     model.unpack_ns_per_byte = limits.unpack_ns_per_byte;
     return model;
 }
