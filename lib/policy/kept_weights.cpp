@@ -56,6 +56,8 @@ KeptWeights choose_kept_weights(const PackedModel& model, double streaming_ns) {
     return best.bytes > 0 && best.step_ns < kShorterBy * streaming_ns ? best : KeptWeights();
 }
 
+double most_kept_bytes(const PackedModel& model) { return model.packable_bytes > 0 ? Steps(model).most() : 0; }
+
 double least_packed_bytes(const PackedModel& model) {
     if (!(model.packable_bytes > 0)) return std::max(0.0, model.bytes - model.memory_bytes);
     const double in_packed = std::min(model.memory_bytes, model.packed_bytes);  // memory that holds packed weights

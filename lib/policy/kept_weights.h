@@ -24,6 +24,9 @@ struct KeptWeights {
 // packed if the streaming step is no longer than `streaming_ns`.
 KeptWeights choose_kept_weights(const PackedModel& model, double streaming_ns);
 
+// The most weights that can stay packed, as bytes of contents, if the rest of the memory is for plain ones.
+double most_kept_bytes(const PackedModel& model);
+
 // The bytes that a step brings at least, as bytes of contents. Memory saves most if it holds packed weights first.
 double least_packed_bytes(const PackedModel& model);
 // The shortest step on so much memory, whatever is kept: max(compute, (packed - memory) / link, (packable - memory) /

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transfer/staging/staging_size.h"
+
 namespace stagehand::core {
 
 void LoadRoutes::begin(Load* load) {
@@ -38,11 +40,17 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
     if (!any) load_->rest.push_back({.waits = waits});
 }
 
-void LoadRoutes::cut_staged(uint64_t piece_bytes) {
+void LoadRoutes::cut_staged(uint64_t piece_bytes, uint32_t workers) {
     transfer::StagedLoad& staged = load_->staged;
     if (staged.packed.empty()) return;
     staged.unpacker = unpacker_;
-    transfer::cut_batches(staged.packed, std::min(piece_bytes, unpacker_->slot_bytes()), &staged.batches);
+    double packed = 0;
+    for (const transfer::PackedExtent& extent : staged.packed)
+        packed += static_cast<double>(extent.bytes) * transfer::packed_part(extent.segment->source);
+    const uint64_t most = std::min(piece_bytes, unpacker_->slot_bytes());
+    const uint64_t least = bond_ ? std::max(transfer::kLeastPart, transfer::Bond::least_bytes()) : transfer::kLeastPart;
+    const uint64_t room = transfer::fair_piece(static_cast<uint64_t>(packed), workers, least, most);
+    transfer::cut_batches(staged.packed, room, &staged.batches);
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {

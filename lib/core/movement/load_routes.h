@@ -30,8 +30,9 @@ public:
     void set_bond(transfer::Bond* bond) { bond_ = bond; }
     bool unpacks() const { return unpacker_ && unpacker_->is_open(); }
     Status synchronize_unpacker() { return unpacker_ ? unpacker_->synchronize() : Status(); }
-    // Cuts the packed tensors that workers read. No batch is larger than `piece_bytes`.
-    void cut_staged(uint64_t piece_bytes);
+    // Cuts the packed tensors that workers read, so that so many of them have a part. No batch is larger than
+    // `piece_bytes`.
+    void cut_staged(uint64_t piece_bytes, uint32_t workers);
     // Queues the copies of the straight route, and of packed tensors in pinned memory.
     Status issue_straight(sh_stream stream, transfer::CopyMeter* meter = nullptr);
     // Makes the stream wait for the uses of the pages to which nothing is copied. Called when all copies are queued.

@@ -128,7 +128,7 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     // share the link with a copy that is timed.
     SH_TRY(routes_.issue_straight(lane_.stream(), queued_ || routes_.unpacks() ? nullptr : &meter_));
     if (load.staged.empty()) return complete(unit, load);
-    routes_.cut_staged(staging_.piece_bytes());
+    routes_.cut_staged(staging_.piece_bytes(), queued_ ? 1 : std::max(1u, staging_.threads()));
     load.staged.waits = load.waits;
     load.staged.stream = lane_.stream();
     load.staged.deadline_ns = deadline_ns;

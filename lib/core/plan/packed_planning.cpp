@@ -10,10 +10,11 @@
 namespace stagehand::core {
 namespace {
 
-constexpr int kMostAttempts = 5;     // to find how many pages the packed weights need
-constexpr double kAllStay = 0.9;     // of the chunks: then all of them are to stay
-constexpr double kLeastSaved = 0.1;  // by packing, so that the next attempt is not far off
-constexpr double kWorthIt = 0.99;    // of the step of a plan that keeps no packed weights
+constexpr int kMostAttempts = 5;       // to find how many pages the packed weights need
+constexpr double kAllStay = 0.9;       // of the chunks: then all of them are to stay
+constexpr double kLeastSaved = 0.1;    // by packing, so that the next attempt is not far off
+constexpr double kAsEstimated = 1.05;  // a step beside the estimate of the policy
+constexpr double kWorthIt = 0.99;      // of the step of a plan that keeps no packed weights
 
 // The contents of a unit that are packed, and what they are packed to.
 struct PackedBytes {
@@ -128,11 +129,10 @@ uint64_t Planner::bytes_not_brought(const Result& result) {
     return streamed > 0 ? static_cast<uint64_t>(static_cast<double>(result.bytes_per_step) * bytes / streamed) : 0;
 }
 
-// The pages for packed weights, by the estimate of the policy.
-uint64_t Planner::estimate_kept_pages(const policy::PackedModel& model, double streaming_ns) const {
-    const policy::KeptWeights kept = policy::choose_kept_weights(model, streaming_ns);
-    const double bytes = kept.bytes * model.packed_bytes / std::max(1.0, model.packable_bytes);
-    return static_cast<uint64_t>(std::ceil(bytes / static_cast<double>(registry_.page_bytes())));
+// The pages for so many packed weights, counted unpacked.
+uint64_t Planner::pages_for_kept(const policy::PackedModel& model, double bytes) const {
+    const double packed = bytes * model.packed_bytes / std::max(1.0, model.packable_bytes);
+    return static_cast<uint64_t>(std::ceil(packed / static_cast<double>(registry_.page_bytes())));
 }
 
 // The part of the streamed chunks that this many pages hold, if the rest of the memory is for plain weights.
@@ -205,11 +205,17 @@ Status Planner::make_with_kept(const Order& order, const Limits& limits, const R
     if (pages <= std::max(beside, least)) return Status(SH_ERROR_BUDGET);
     const KeptProblem problem = {packed_model(order, limits, pages - beside, streaming.compute_ns), pages,
                                  pages - least};
-    const uint64_t kept_pages = std::min(estimate_kept_pages(problem.model, streaming.step_ns), problem.most_kept);
-    if (kept_pages && estimate_kept_part(problem.model, kept_pages) > kAllStay)
-        keep_all_packed(order, limits, problem, kept_pages, out);
-    else if (kept_pages)
-        keep_some_packed(order, limits, problem, kept_pages, out);
+    const policy::KeptWeights best = policy::choose_kept_weights(problem.model, streaming.step_ns);
+    const uint64_t kept_pages = std::min(pages_for_kept(problem.model, best.bytes), problem.most_kept);
+    if (!kept_pages) return Status(SH_ERROR_BUDGET);
+    const bool all_stay = estimate_kept_part(problem.model, kept_pages) > kAllStay;
+    if (!all_stay) keep_some_packed(order, limits, problem, kept_pages, out);
+    // Units that wait for their sources one by one take longer than the estimate, and nothing waits if nothing comes.
+    if (all_stay || out->step_ns > kAsEstimated * best.step_ns) {
+        const double most = policy::most_kept_bytes(problem.model);
+        const uint64_t all = std::min(pages_for_kept(problem.model, most), problem.most_kept);
+        keep_all_packed(order, limits, problem, all_stay ? kept_pages : all, out);
+    }
     return out->unpack.kept_pages ? Status() : Status(SH_ERROR_BUDGET);
 }
 

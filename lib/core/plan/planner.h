@@ -94,7 +94,7 @@ private:
     policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns);
     uint64_t share_out_kept(const Order& order, uint64_t kept_pages, Result* result);
     uint64_t bytes_not_brought(const Result& result);
-    uint64_t estimate_kept_pages(const policy::PackedModel& model, double streaming_ns) const;
+    uint64_t pages_for_kept(const policy::PackedModel& model, double bytes) const;
     double estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const;
     struct KeptProblem {
         policy::PackedModel model;

@@ -13,12 +13,19 @@
 
 namespace stagehand::transfer {
 
+uint64_t bytes_of(const auto& extents) {
+    uint64_t bytes = 0;
+    for (const auto& extent : extents) bytes += extent.bytes;
+    return bytes;
+}
+
 // Guarded by the engine's mutex, except `waited`, which belongs to the issuing thread. Records are used again for other
 // loads.
 struct StagedLoad::Progress : Deadline {
     StagedLoad* load = nullptr;
     Cursor next;            // the bytes that no worker has taken begin here
     size_t next_batch = 0;  // and, after the extents, the batches
+    uint64_t left = 0;      // bytes of extents that no worker has taken
     uint64_t pieces_taken = 0;
     uint32_t active = 0;   // pieces that were taken and not yet issued or dropped
     bool issuing = false;  // a worker issues copies of the load
@@ -49,6 +56,7 @@ struct StagedLoad::Progress : Deadline {
         next = {};
         skip_empty(std::span<const StagedExtent>(of.extents), &next);
         next_batch = 0;
+        left = bytes_of(of.extents);
         pieces_taken = 0;
         active = 0;
         issuing = cancelled = dropped = ending = false;

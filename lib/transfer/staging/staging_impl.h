@@ -70,6 +70,7 @@ private:
     Task next_task(Lock& lock);
     bool choose(Task* task);
     bool choose_load(Task* task);
+    uint64_t piece_bytes(const LoadProgress& load) const;
     bool choose_store(Task* task);
     bool starving() const;
     bool more_to_do() const;

@@ -4,16 +4,6 @@
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
-namespace {
-
-uint64_t bytes_of(const auto& list) {
-    uint64_t bytes = 0;
-    for (const auto& extent : list) bytes += extent.bytes;
-    return bytes;
-}
-
-}  // namespace
-
 uint64_t StagedLoad::contents_bytes() const { return bytes_of(extents) + bytes_of(packed); }
 
 uint64_t StagedLoad::link_bytes() const {

@@ -29,6 +29,11 @@ uint32_t threads_from(const char* text) {
 
 }  // namespace
 
+uint64_t fair_piece(uint64_t left, uint32_t workers, uint64_t least, uint64_t most) {
+    const uint64_t part = (left + workers - 1) / workers;
+    return std::min(most, std::max(least, (part + kPieceUnit - 1) / kPieceUnit * kPieceUnit));
+}
+
 StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_device_info& info, uint32_t cores,
                                 const char* threads_variable) {
     StagingSize size;

@@ -24,4 +24,10 @@ struct StagingSize {
 StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_device_info& info, uint32_t cores,
                                 const char* threads_variable);
 
+// The bytes that a worker reads at once, of so many that are left. If no other load waits, all workers are to have a
+// part of them, because the engine may wait for the load. A part has at least `least` bytes, and no more than `most`.
+uint64_t fair_piece(uint64_t left, uint32_t workers, uint64_t least, uint64_t most);
+// The least part of a load. A smaller one costs a worker more than the reading.
+inline constexpr uint64_t kLeastPart = 256 << 10;
+
 }  // namespace stagehand::transfer

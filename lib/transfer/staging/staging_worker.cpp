@@ -79,6 +79,12 @@ bool StagingEngine::Impl::choose(Task* task) {
     return store_first ? choose_store(task) || choose_load(task) : choose_load(task) || choose_store(task);
 }
 
+// Helpers bring only pieces that are worth it.
+uint64_t StagingEngine::Impl::piece_bytes(const LoadProgress& load) const {
+    const uint64_t least = load.load->bond ? std::max(kLeastPart, Bond::least_bytes()) : kLeastPart;
+    return fair_piece(load.left, loads_.size() == 1 ? size_.threads : 1, least, size_.piece_bytes);
+}
+
 bool StagingEngine::Impl::choose_load(Task* task) {
     if (loads_.empty() || !slots_.has_free()) return false;
     LoadProgress& load = *loads_.front();
@@ -86,8 +92,9 @@ bool StagingEngine::Impl::choose_load(Task* task) {
     slot.load = &load;
     slot.batch = load.take_batch();
     if (!slot.batch) {
-        slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, size_.piece_bytes);
+        slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, piece_bytes(load));
         load.next = slot.piece.end;
+        load.left -= slot.piece.bytes;
     }
     slot.piece_index = load.pieces_taken++;
     load.active++;

@@ -91,5 +91,11 @@ TEST_F(PackedPlanner, KeepsAllPackedIfSourcesAreSlow) {
     EXPECT_GE(result.step_ns, result.bound_ns);
 }
 
+// Keeping all packed takes as long whatever the sources do, so no plan may take longer.
+TEST_F(PackedPlanner, FasterSourcesMakeNoLongerSteps) {
+    const double slowest = plan(5).step_ns;
+    for (const double speed : {10, 15, 25, 40, 60}) EXPECT_LE(plan(speed).step_ns, 1.01 * slowest) << speed;
+}
+
 }  // namespace
 }  // namespace stagehand::core

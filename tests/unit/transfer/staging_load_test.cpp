@@ -87,6 +87,27 @@ TEST_F(StagingLoad, LargeCopiesAreCutIntoPieces) {
     EXPECT_TRUE(holds(0, bytes));
 }
 
+// A load that is smaller than the pieces of all workers, while no other load waits.
+TEST_F(StagingLoad, AllWorkersReadALoadThatIsAlone) {
+    constexpr int kWorkers = 4;
+    StagingOptions options;
+    options.threads = kWorkers;
+    options.piece_bytes = 4 << 20;
+    engine_ = std::make_unique<StagingEngine>(*device_, options);
+    Latch latch;
+    make_memory(2 << 20);
+    TestLoad load;
+    aim(load, fill_source(test::fill_after_latch, &latch, 2 << 20), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    latch.wait_for_waiters(kWorkers);
+    latch.open();
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_GE(load.load.issued_pieces, uint64_t(kWorkers));
+    EXPECT_EQ(load.load.issued_bytes, 2u << 20);
+    synchronize();
+    EXPECT_TRUE(holds(0, std::vector<char>(2 << 20, 1)));
+}
+
 TEST_F(StagingLoad, ManySmallNeighboursBecomeFewCopies) {
     make_engine(2);
     constexpr size_t kCount = 200000;

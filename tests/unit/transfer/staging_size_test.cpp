@@ -63,5 +63,16 @@ TEST(StagingSize, BoundsPiecesAndThreads) {
     EXPECT_EQ(choose_staging_size(options, device_with(0), 4, nullptr).piece_bytes, 4096u);
 }
 
+TEST(StagingSize, AllWorkersHaveAPartOfAFairPiece) {
+    constexpr uint64_t kLeast = 256 << 10, kMost = 4 << 20;
+    EXPECT_EQ(fair_piece(12 << 20, 12, kLeast, kMost), 1u << 20);
+    EXPECT_EQ(fair_piece((12 << 20) + 1, 12, kLeast, kMost), (1u << 20) + 4096) << "in whole pages of host memory";
+    EXPECT_EQ(fair_piece(100 << 20, 12, kLeast, kMost), kMost);
+    EXPECT_EQ(fair_piece(1 << 20, 12, kLeast, kMost), kLeast);
+    EXPECT_EQ(fair_piece(1 << 20, 12, kLeast, 65536), 65536u) << "pieces are never larger than slots";
+    EXPECT_EQ(fair_piece(8 << 20, 1, kLeast, kMost), kMost) << "other loads wait";
+    EXPECT_EQ(fair_piece(0, 12, kLeast, kMost), kLeast);
+}
+
 }  // namespace
 }  // namespace stagehand::transfer
