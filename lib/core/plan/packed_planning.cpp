@@ -129,6 +129,20 @@ uint64_t Planner::bytes_not_brought(const Result& result) {
     return streamed > 0 ? static_cast<uint64_t>(static_cast<double>(result.bytes_per_step) * bytes / streamed) : 0;
 }
 
+double Planner::kept_ns(const Limits& limits, const Result& plan) {
+    const auto units = registry_.units();
+    find_source_ns_per_byte(units, &source_ns_);
+    double ns = 0;
+    for (uint32_t i = 0; i < units.size() && i < plan.kept_part.size(); i++) {
+        if (!units[i].live || !units[i].pages || !(plan.kept_part[i] > 0)) continue;
+        const PackedBytes bytes = packed_bytes_of(registry_, units[i]);
+        const double streamed = static_cast<double>(plan.places[i].ring_pages) / units[i].pages;
+        ns += plan.kept_part[i] * streamed *
+              std::max(bytes.packed / limits.link_bytes_per_ns, bytes.contents * source_ns_[i]);
+    }
+    return ns;
+}
+
 // The pages for so many packed weights, counted unpacked.
 uint64_t Planner::pages_for_kept(const policy::PackedModel& model, double bytes) const {
     const double packed = bytes * model.packed_bytes / std::max(1.0, model.packable_bytes);

@@ -80,6 +80,9 @@ public:
     // The mean length of a step of the mix if a plan is in force. 0 if the plan cannot run it.
     double step_ns(const Order& order, const Limits& limits, const Result& plan);
 
+    // How long the packed weights that the plan keeps take to come. They come when the plan is put into force.
+    double kept_ns(const Limits& limits, const Result& plan);
+
     // The part of the last needs() that is for units outside the order.
     const policy::OutsideNeeds& outside() const { return unordered_needs_; }
 

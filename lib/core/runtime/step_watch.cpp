@@ -16,6 +16,7 @@ constexpr double kLasting = 8;
 // Offers for one plan come at growing intervals, because making one takes as long as planning.
 constexpr uint64_t kStepsBetweenOffers = 8;
 constexpr uint32_t kMostDoublings = 7;
+constexpr double kOffersPart = 0.02;      // of the time goes into them
 constexpr uint64_t kMostForASample = 12;  // the steps that a sample may stand for
 
 }  // namespace
@@ -125,6 +126,7 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
         StepMix before;
         ~Back() { planner.set_mix(std::move(before)); }
     } const back{planner, planner.mix()};
+    const uint64_t began = parts_.backend().now_ns();
     next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
     Offer offer;
     offer.made = true;
@@ -146,7 +148,9 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
         const uint32_t more = other.places[i].own - std::min(other.places[i].own, own);
         offer.cost_ns += more * page * std::max(on_link, source[i]);
     }
-    if (!(other.unpack == plan.unpack)) offer.cost_ns += static_cast<double>(other.unpack.kept_pages) * page * on_link;
+    if (!(other.unpack == plan.unpack)) offer.cost_ns += planner.kept_ns(limits, other);
+    const auto took_ns = static_cast<double>(parts_.backend().now_ns() - began);
+    next_offer_ += static_cast<uint64_t>(took_ns / (kOffersPart * std::max(1.0, offer.now_ns)));
     offer_ = std::move(offer);
     return Status();
 }

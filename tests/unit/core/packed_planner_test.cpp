@@ -91,6 +91,17 @@ TEST_F(PackedPlanner, KeepsAllPackedIfSourcesAreSlow) {
     EXPECT_GE(result.step_ns, result.bound_ns);
 }
 
+TEST_F(PackedPlanner, KnowsHowLongKeptWeightsTakeToCome) {
+    const Planner::Result kept = plan(5);
+    const double contents = static_cast<double>(kBlocks * kBlock - kept.resident_pages * kPage);
+    Planner::Limits limits;
+    limits.link_bytes_per_ns = 50;
+    Planner planner(*registry_);
+    EXPECT_NEAR(planner.kept_ns(limits, kept), contents / 5, 0.1 * contents / 5);
+    const Planner::Result none = plan(100);
+    EXPECT_EQ(planner.kept_ns(limits, none), 0);
+}
+
 // Keeping all packed takes as long whatever the sources do, so no plan may take longer.
 TEST_F(PackedPlanner, FasterSourcesMakeNoLongerSteps) {
     const double slowest = plan(5).step_ns;
