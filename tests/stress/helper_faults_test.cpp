@@ -1,8 +1,11 @@
 // A failure at every single call into a helper, or into the device that it helps, once or from then on. No byte is
 // wrong. Failures of the helper are no failures of the engine's calls: the helper is left out.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "engine.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
@@ -29,7 +32,7 @@ protected:
     }
 
     struct Result {
-        uint64_t helped = 0, failures = 0;
+        uint64_t helped = 0, failures = 0, lost = 0;
     };
 
     static std::unique_ptr<TestDevice> open(uint32_t number, uint64_t budget, const std::string& plan,
@@ -245,6 +248,100 @@ TEST_F(HelpedPauseFaults, nothing_is_known_of_the_helper_from_one_call_on) {
     every_call(pause_with_a_helper_of_which_nothing_is_known, "0", true);
 }
 TEST_F(HelpedPauseFaults, one_call_of_the_device_fails) { every_call(pause_twice, "1", false); }
+
+class HelpedSpillFaults : public HelpedPauseFaults {
+protected:
+    static constexpr uint64_t kTensor = 2 * kMiB;
+    static constexpr uint64_t kCount = 3;
+
+    // Two steps that spill, of which the second one has a helper. A tensor comes back with its bytes, or fails by name.
+    // `lost`: the tensors that did not come back.
+    static void spill_twice(const std::string& device_plan, const std::string& helper_plan, bool may_fail,
+                            Result* out) {
+        Pair pair;
+        if (!pair.open_both(64 * kMiB, device_plan, helper_plan)) {
+            out->failures = 1;
+            return;
+        }
+        sh_device* const device = pair.device->get();
+        const auto attempt = [&](const auto& call) { expect_success(call, may_fail); };
+        sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
+        sh_spiller* spiller = nullptr;
+        sh_stream stream = 0;
+        attempt([&] { return sh_spiller_create(device, &options, &spiller); });
+        attempt([&] { return sh_stream_create(device, &stream); });
+        ASSERT_TRUE(spiller && stream);
+        std::vector<std::vector<uint8_t>> memory(kCount);
+        for (uint64_t step = 0; step < 3; step++) {
+            attempt([&] { return sh_spiller_begin_step(spiller, step); });
+            spill_step(device, spiller, stream, step, may_fail, &memory, &out->lost);
+            attempt([&] { return sh_spiller_end_step(spiller); });
+            sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+            // The pool's thread pins what the first step lacked, if it can.
+            for (int k = 0; k < 30 && stats.pool_bytes < kCount * kTensor; k++) {
+                SUCCEEDS(sh_spiller_get_stats(spiller, &stats));
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            out->helped = stats.helped_bytes;
+        }
+        out->failures = failures();
+        attempt([&] { return sh_stream_synchronize(device, stream); });
+        attempt([&] { return sh_spiller_trim(spiller, nullptr); });
+        sh_spiller_destroy(spiller);
+        sh_stream_destroy(device, stream);
+        pair = Pair();
+        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
+    }
+
+    static void spill_step(sh_device* device, sh_spiller* spiller, sh_stream stream, uint64_t step, bool may_fail,
+                           std::vector<std::vector<uint8_t>>* memory, uint64_t* lost) {
+        const int64_t bytes = kTensor;
+        std::vector<sh_ticket> tickets(kCount), gone(kCount);
+        for (uint64_t i = 0; i < kCount; i++) {
+            (*memory)[i] = contents_of(10 * step + i, 1, kTensor);
+            sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
+            tensor.element_bytes = tensor.dimensions = 1;
+            tensor.sizes = &bytes;
+            tensor.address = reinterpret_cast<uint64_t>((*memory)[i].data());
+            const auto spill = [&] {
+                const sh_status status = sh_spill(spiller, &tensor, stream, SH_SPILL_NOW, &tickets[i]);
+                return status == SH_KEPT ? sh_status(SH_OK) : status;
+            };
+            expect_success(spill, may_fail);
+        }
+        uint64_t count = 0;
+        const sh_status collected =
+            sh_spiller_collect(spiller, stream, SH_COLLECT_ALL, gone.data(), gone.size(), &count);
+        EXPECT_TRUE(collected == SH_OK || may_fail) << why();
+        expect_success([&] { return sh_stream_synchronize(device, stream); }, may_fail);
+        for (uint64_t i = 0; i < kCount; i++)
+            if (std::find(gone.begin(), gone.begin() + static_cast<ptrdiff_t>(count), tickets[i]) !=
+                gone.begin() + static_cast<ptrdiff_t>(count))
+                (*memory)[i].assign(kTensor, 0xee);
+        for (uint64_t i = kCount; i-- > 0;) {
+            sh_status status = SH_OK;
+            for (int k = 0; k < 4; k++) {
+                status = sh_restore(spiller, tickets[i], reinterpret_cast<uint64_t>((*memory)[i].data()), stream);
+                if (status >= 0) break;
+            }
+            expect_success([&] { return sh_stream_synchronize(device, stream); }, may_fail);
+            if (status >= 0) {
+                EXPECT_EQ(std::memcmp((*memory)[i].data(), contents_of(10 * step + i, 1, kTensor).data(), kTensor), 0)
+                    << "tensor " << i << " of step " << step;
+            } else {
+                ++*lost;
+                EXPECT_NE(std::string(why()).find("a device that helps has failed"), std::string::npos) << why();
+            }
+            expect_success([&] { return sh_ticket_release(spiller, tickets[i]); }, may_fail);
+        }
+    }
+};
+
+TEST_F(HelpedSpillFaults, one_call_of_the_helper_fails) { every_call(spill_twice, "1", true); }
+TEST_F(HelpedSpillFaults, the_helper_is_lost_from_one_call_on) {
+    every_call(spill_twice, "0;fail_status=" + std::to_string(SH_ERROR_DEVICE_LOST), true);
+}
+TEST_F(HelpedSpillFaults, one_call_of_the_device_fails) { every_call(spill_twice, "1", false); }
 
 }  // namespace
 }  // namespace stagehand::test

@@ -332,6 +332,7 @@ class SpillerStats:
     pool_bytes: int
     unpinned_bytes: int
     used_peak_bytes: int
+    helped_bytes: int
 
 
 @dataclass(frozen=True)

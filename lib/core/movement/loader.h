@@ -18,7 +18,7 @@
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "core/movement/load.h"
 #include "core/movement/load_routes.h"
 #include "transfer/lane/lane.h"

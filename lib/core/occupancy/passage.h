@@ -10,7 +10,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/movement/helped_lane.h"
+#include "core/device/helped_lane.h"
 #include "core/occupancy/extent.h"
 #include "transfer/host/ferry.h"
 #include "transfer/host/host_fill.h"
@@ -26,8 +26,8 @@ public:
     Passage(Device& device, Arrived arrived)
         : device_(device.backend()),
           arrived_(std::move(arrived)),
-          to_host_(device, transfer::Direction::to_host),
-          to_device_(device, transfer::Direction::to_device),
+          to_host_(device, transfer::Direction::to_host, true),
+          to_device_(device, transfer::Direction::to_device, true),
           ferry_(device.backend()) {}
     ~Passage();
     Passage(const Passage&) = delete;

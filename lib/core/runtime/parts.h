@@ -22,7 +22,7 @@
 #include "core/memory/ring.h"
 #include "core/memory/stream_table.h"
 #include "core/memory/unpack_memory.h"
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "core/plan/compute_meter.h"

@@ -21,14 +21,33 @@ Status unknown_end(const Status& why) {
 
 }  // namespace
 
+SpillLanes::SpillLanes(Device& device)
+    : device_(device.backend()),
+      to_host_(device, transfer::Direction::to_host, false),
+      to_device_(device, transfer::Direction::to_device, false),
+      stalls_(device.backend()) {}
+
 SpillLanes::~SpillLanes() {
-    if (fence_) (void)once_more([&] { return device_.event_destroy(fence_); }).ok();
+    for (const sh_backend_event event : {leaves_after_, comes_back_after_})
+        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
 
-Status SpillLanes::open(transfer::Lanes& lanes) {
-    SH_TRY(lanes.lend(transfer::Direction::to_host, &to_host_));
-    SH_TRY(lanes.lend(transfer::Direction::to_device, &to_device_));
-    return device_.event_create(false, &fence_);
+Status SpillLanes::open() {
+    SH_TRY(to_host_.open());
+    SH_TRY(to_device_.open());
+    SH_TRY(device_.event_create(false, &leaves_after_));
+    return device_.event_create(false, &comes_back_after_);
+}
+
+void SpillLanes::gather(uint64_t bytes) {
+    to_host_.gather(bytes, "to spill");
+    to_device_.gather(bytes, "to restore");
+}
+
+Status SpillLanes::disband() {
+    const Status status = to_host_.disband();
+    SH_TRY(to_device_.disband());
+    return status;
 }
 
 Status SpillLanes::check_stream(sh_stream stream) {
@@ -45,11 +64,11 @@ Status SpillLanes::ask_whether_captures(sh_stream stream) {
     return Status(SH_ERROR_UNSUPPORTED, "the stream captures a graph: saved tensors cannot leave or come back in it");
 }
 
-Status SpillLanes::come_after(sh_stream lane, sh_stream stream) {
+Status SpillLanes::come_after(sh_stream lane, sh_stream stream, sh_backend_event fence) {
     if (stream == SH_STREAM_HOST) return Status();
     if (stream != checked_) SH_TRY(ask_whether_captures(stream));  // an older save's stream may capture by now
-    SH_TRY(device_.event_record(fence_, stream));
-    return device_.stream_wait_event(lane, fence_);
+    SH_TRY(device_.event_record(fence, stream));
+    return device_.stream_wait_event(lane, fence);
 }
 
 // Has a lane wait for a copy of the other lane, whose number there is given, unless it has waited for a later one.
@@ -60,65 +79,113 @@ Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t n
     return Status();
 }
 
-// Calls copy(offset, bytes) for each piece. If one fails after others were queued, it waits for those.
-template <class Copy>
-Status SpillLanes::in_pieces(sh_stream lane, uint64_t bytes, bool* doubtful, Copy&& copy) {
+// If one piece fails after others were queued, waits for those.
+Status SpillLanes::in_pieces(HelpedLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
+                             bool* doubtful) {
     for (uint64_t at = 0; at < bytes; at += kSpillPiece) {
-        const Status queued = copy(at, std::min(bytes - at, kSpillPiece));
+        const Status queued =
+            lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
         if (queued.ok()) continue;
-        const Status waited = at ? once_more([&] { return device_.stream_synchronize(lane); }) : Status();
-        *doubtful = !waited.ok();
-        return *doubtful ? unknown_end(waited) : queued;
+        const Status waited = at || lane.helped() ? lane.synchronize() : Status();
+        *doubtful = !waited.ok() || lane.host_is_doubtful();
+        return *doubtful ? unknown_end(waited.ok() ? queued : waited) : queued;
     }
     return Status();
 }
 
 // Records the event after a copy that was queued. If the driver refuses, the caller waits for the copy instead: an
 // event that was not recorded counts as done.
-Status SpillLanes::end_of_copy(sh_stream lane, sh_backend_event event, bool* doubtful) {
-    const Status recorded = once_more([&] { return device_.event_record(event, lane); });
+Status SpillLanes::end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful) {
+    const Status recorded = lane.record(event);
     if (recorded.ok()) return Status();
-    const Status waited = once_more([&] { return device_.stream_synchronize(lane); });
+    const Status waited = lane.synchronize();
     *doubtful = !waited.ok();
     return waited.ok() ? Status() : unknown_end(waited);
 }
 
 Queued SpillLanes::out(SavedCopy& copy) {
-    const sh_stream lane = to_host_.stream();
     transfer::PoolBuffer& buffer = *copy.buffer;
     Queued queued;
     queued.status = [&] {
-        SH_TRY(come_after(lane, copy.stream));
-        SH_TRY(lane_waits(lane, buffer.emptied, buffer.emptying, &returns_waited_for_));
-        char* const to = static_cast<char*>(buffer.data);
-        SH_TRY(in_pieces(lane, copy.span.bytes, &queued.doubtful, [&](uint64_t at, uint64_t bytes) {
-            return device_.copy_to_host(lane, to + at, copy.span.address + at, bytes);
-        }));
-        return end_of_copy(lane, buffer.filled, &queued.doubtful);
+        SH_TRY(to_host_.end_doubt());  // whose buffer this was, a helper may still write it
+        SH_TRY(come_after(to_host_.stream(), copy.stream, leaves_after_));
+        SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
+        const uint64_t helped = to_host_.helped_bytes();
+        if (to_host_.helped()) SH_TRY(leave_with_help(copy));
+        SH_TRY(in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
+        copy.helped = to_host_.helped_bytes() != helped;
+        return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
     }();
+    if (queued.status.ok()) copy.departure = ++departures_;
+    note_losses();
     return queued;
+}
+
+// Copies do not end in the order of one lane now. Another one may still be on its way into the buffer, if its tensor
+// was released meanwhile.
+Status SpillLanes::leave_with_help(const SavedCopy& copy) {
+    const transfer::PoolBuffer& buffer = *copy.buffer;
+    SH_TRY(device_.stream_wait_event(to_host_.stream(), buffer.filled));
+    const std::array after = {copy.stream == SH_STREAM_HOST ? sh_backend_event(0) : leaves_after_, buffer.emptied,
+                              buffer.filled};
+    to_host_.come_after(after, 0);
+    return Status();
+}
+
+Status SpillLanes::come_back_after(sh_stream stream) {
+    return come_after(to_device_.stream(), stream, comes_back_after_);
 }
 
 Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
-    const sh_stream lane = to_device_.stream();
     transfer::PoolBuffer& buffer = *copy.buffer;
     Queued queued;
     queued.status = [&] {
-        SH_TRY(lane_waits(lane, buffer.filled, copy.departure, &departures_waited_for_));
-        const char* const from = static_cast<const char*>(buffer.data);
-        SH_TRY(in_pieces(lane, copy.span.bytes, &queued.doubtful, [&](uint64_t at, uint64_t bytes) {
-            return device_.copy_to_device(lane, address + at, from + at, bytes);
-        }));
+        SH_TRY(lane_waits(to_device_.stream(), buffer.filled, copy.departure, &departures_waited_for_));
+        const std::array after = {comes_back_after_, buffer.filled};
+        if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
+        SH_TRY(in_pieces(to_device_, address, buffer, copy.span.bytes, &queued.doubtful));
         buffer.emptying = ++returns_;
-        return end_of_copy(lane, buffer.emptied, &queued.doubtful);
+        return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
     }();
     return queued;
 }
 
-Status SpillLanes::has_left(const SavedCopy& copy, bool* out) {
+// Nobody knows which of the copies that were not checked a failed helper has copied right.
+void SpillLanes::note_losses() {
+    if (to_host_.distrusted() == distrusted_) return;
+    distrusted_ = to_host_.distrusted();
+    lost_after_ = lost_until_ ? std::min(lost_after_, right_) : right_;
+    lost_until_ = departures_;
+    // The buffers may be used again when the helper does not write them any more.
+    (void)to_host_.synchronize().ok();
+    (void)to_host_.end_doubt().ok();
+}
+
+bool SpillLanes::is_lost(const SavedCopy& copy) const {
+    return copy.helped && !copy.right && copy.departure > lost_after_ && copy.departure <= lost_until_;
+}
+
+Status SpillLanes::has_left(SavedCopy& copy, bool* out) {
     uint32_t done = 0;
     SH_TRY(device_.event_query(copy.buffer->filled, &done));
+    if (done) SH_TRY(check_left(copy));
     *out = done;
+    return Status();
+}
+
+// A helper's failure is none of the device's, so events come all the same. A helper that works after them has copied
+// right what came before.
+Status SpillLanes::check_left(SavedCopy& copy) {
+    if (!copy.helped || copy.right) return Status();
+    if (copy.departure > right_) {
+        SH_TRY(wait_on_host(copy.buffer->filled));
+        (void)to_host_.check().ok();
+        note_losses();
+    }
+    if (is_lost(copy))
+        return Status(SH_ERROR_BACKEND, "a device that helps has failed, and had copied a part of the tensor");
+    copy.right = true;
+    right_ = std::max(right_, copy.departure);
     return Status();
 }
 
@@ -158,11 +225,11 @@ Status SpillLanes::wait_on_host(sh_backend_event event) {
 
 Status SpillLanes::settle() {
     Status status;
-    for (const transfer::Lane* lane : {&to_host_, &to_device_}) {
-        if (!lane->is_open()) continue;
-        const Status ended = once_more([&] { return device_.stream_synchronize(lane->stream()); });
+    for (HelpedLane* const lane : {&to_host_, &to_device_}) {
+        const Status ended = lane->synchronize();
         if (!ended.ok()) status = unknown_end(ended);
     }
+    SH_TRY(to_host_.end_doubt());
     return status;
 }
 

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 
+#include <array>
+
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/device/device.h"
+#include "core/device/helped_lane.h"
 #include "core/spill/copies.h"
 #include "core/spill/stalls.h"
-#include "transfer/lane/lane.h"
 
 namespace stagehand::core {
 
@@ -18,28 +21,44 @@ struct Queued {
     bool doubtful = false;  // the copy was queued, and nothing tells when it ends
 };
 
-// Copies of one direction run in the order in which they were queued. The spiller's mutex guards it.
+// Copies of one direction end in the order in which they were queued. The spiller's mutex guards it.
 class SpillLanes {
 public:
-    explicit SpillLanes(BackendDevice& device) : device_(device), stalls_(device) {}
+    explicit SpillLanes(Device& device);
     ~SpillLanes();
     SpillLanes(const SpillLanes&) = delete;
     SpillLanes& operator=(const SpillLanes&) = delete;
 
-    Status open(transfer::Lanes& lanes);
+    Status open();
+    // The device's helpers copy a part from now on, if so many bytes a step are worth it; or no more.
+    void gather(uint64_t bytes);
+    Status disband();
+    bool is_helped() const { return to_host_.helped(); }
+    uint64_t helped_bytes() const { return to_host_.helped_bytes() + to_device_.helped_bytes(); }
     // SH_ERROR_UNSUPPORTED if the stream captures a graph: a replay would not know the ticket. Each call of the engine
     // that queues copies begins with this.
     Status check_stream(sh_stream stream);
 
     // Queues the copy into the host buffer, after the work that is on the copy's stream now, and after the last copy
-    // out of the buffer.
+    // out of the buffer. Numbers the copy.
     Queued out(SavedCopy& copy);
     // Has the copies that come back wait for the work that is on `stream` now.
-    Status come_back_after(sh_stream stream) { return come_after(to_device_.stream(), stream); }
+    Status come_back_after(sh_stream stream);
     // Queues the copy from the host buffer to `address`, after the copy into the buffer.
     Queued back(SavedCopy& copy, uint64_t address);
 
-    Status has_left(const SavedCopy& copy, bool* out);
+    // Fails if a helper has failed that may have copied a part of it.
+    Status has_left(SavedCopy& copy, bool* out);
+    // The same of a copy that has left, as a stream knows. Waits on the host if a helper was at it, and nobody has asked
+    // since.
+    Status check_left(SavedCopy& copy);
+    // Whether a helper has failed that may have copied a part of it, as far as the calls above have found out.
+    bool is_lost(const SavedCopy& copy) const;
+    // Whether a helper that has failed may still write the copy's buffer, until settle() has succeeded.
+    bool is_doubtful(const SavedCopy& copy) const { return host_is_doubtful() && is_lost(copy); }
+    // The same for any buffer. Until end_doubt() has succeeded, none is filled or freed.
+    bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
+    Status end_doubt() { return to_host_.end_doubt(); }
     // These make the stream wait for the copy out, or for the copy back. SH_STREAM_HOST means that the caller waits,
     // and so does a stream that cannot wait.
     Status wait_for_out(const SavedCopy& copy, sh_stream stream);
@@ -51,23 +70,29 @@ public:
     sh_stream to_host() const { return to_host_.stream(); }
 
 private:
-    Status come_after(sh_stream lane, sh_stream stream);
-    template <class Copy>
-    Status in_pieces(sh_stream lane, uint64_t bytes, bool* doubtful, Copy&& copy);
+    Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);
+    Status in_pieces(HelpedLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes, bool* doubtful);
     Status ask_whether_captures(sh_stream stream);
     Status lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for);
     bool has_ended(sh_backend_event event);
-    Status end_of_copy(sh_stream lane, sh_backend_event event, bool* doubtful);
+    Status end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful);
+    Status leave_with_help(const SavedCopy& copy);
+    void note_losses();
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 
     BackendDevice& device_;
-    transfer::Lane to_host_, to_device_;
-    sh_backend_event fence_ = 0;          // recorded anew each time: a queued wait keeps the record that it saw
+    HelpedLane to_host_, to_device_;
+    // Recorded anew each time: a queued wait keeps the record that it saw.
+    sh_backend_event leaves_after_ = 0, comes_back_after_ = 0;
     sh_stream checked_ = SH_STREAM_HOST;  // in the call of the engine that is under way
     // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
     uint64_t departures_waited_for_ = 0, returns_waited_for_ = 0;
-    uint64_t returns_ = 0;  // copies back that were queued
+    uint64_t departures_ = 0, returns_ = 0;  // copies that were queued
+    uint64_t right_ = 0;  // departures until this one were right when they were checked
+    // Departures after the first of these numbers, until the second one, may lack what a helper copied.
+    uint64_t lost_after_ = 0, lost_until_ = 0;
+    size_t distrusted_ = 0;  // helpers, when these were set
     uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
     bool ended_ = true;     // whether the copy had ended at the last look
     Stalls stalls_;

@@ -11,7 +11,7 @@ namespace stagehand::core {
 
 Status Spiller::create(std::shared_ptr<Device> device, const SpillerOptions& options, std::shared_ptr<Spiller>* out) {
     auto spiller = std::make_shared<Spiller>(std::move(device), options);
-    SH_TRY(spiller->lanes_.open(spiller->device_->lanes()));
+    SH_TRY(spiller->lanes_.open());
     SH_TRY(spiller->pool_.prepare());
     *out = std::move(spiller);
     return Status();
@@ -21,7 +21,7 @@ Spiller::Spiller(std::shared_ptr<Device> device, const SpillerOptions& options)
     : device_(std::move(device)),
       options_(options),
       pool_(device_->backend(), {options_.classes, options_.pool_bytes}),
-      lanes_(device_->backend()),
+      lanes_(*device_),
       watermarks_(options.keep),
       departures_(options.keep) {
     device_->links().to_device.spiller_opens();
@@ -49,6 +49,7 @@ Spiller::~Spiller() {
 Status Spiller::begin_step(uint64_t step) {
     if (step_.open) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
     forget_step();
+    ask_for_help();
     departures_.begin_step();
     use_peak_ = 0;
     counters_.used_peak_bytes = 0;
@@ -68,7 +69,17 @@ Status Spiller::end_step() {
     pool_.grow();
     sh_spiller_stats after = {};
     stats(&after);
+    spilled_bytes_ = after.spill_bytes - step_.before.spill_bytes;
     return log_.write(step_.number, step_.before, after);
+}
+
+// Helpers are worth it if the last step has spilled much. Those that had no memory to spare are asked again later.
+void Spiller::ask_for_help() {
+    constexpr uint64_t kStepsBetween = 64;
+    if (!spilled_bytes_)
+        (void)lanes_.disband().ok();
+    else if (!lanes_.is_helped() || counters_.steps % kStepsBetween == 0)
+        lanes_.gather(spilled_bytes_);
 }
 
 // Tickets of the step stay, but their numbers mean nothing in the next one.
@@ -184,7 +195,6 @@ bool Spiller::leave(SavedCopy& copy) {
     copies_.move(copy, Where::leaving);
     order_.visit_all_again();
     departures_.left(copy.span.bytes);
-    copy.departure = ++copies_out_;
     counters_.spilled += copy.tickets.size();
     counters_.spill_bytes += copy.span.bytes;
     const SavedBytes& bytes = copies_.bytes();
@@ -236,6 +246,10 @@ Status Spiller::collect_finished() {
         SavedCopy& oldest = *copies_.leaving().front();
         bool left = false;
         Status status = lanes_.has_left(oldest, &left);
+        if (lanes_.is_lost(oldest)) {
+            leave_again(oldest, status);
+            continue;
+        }
         if (!status.ok()) {
             if (first.ok()) first = status;
             stay_after_failure(oldest, status);  // the engine has not given its memory back yet
@@ -246,6 +260,16 @@ Status Spiller::collect_finished() {
         SH_TRY(is_away(oldest));
     }
     return first;
+}
+
+// A helper has failed that had a part of the copy. The engine still has the bytes. `why`: for the log.
+void Spiller::leave_again(SavedCopy& copy, const Status& why) {
+    counters_.spilled -= copy.tickets.size();
+    if (lanes_.host_is_doubtful()) return stay_after_failure(copy, why);
+    pool_.give(std::move(copy.buffer));
+    copy.helped = false;
+    copies_.move(copy, Where::kept);
+    leave(copy);
 }
 
 // Copies end in the order in which they began, so one wait covers all before it.
@@ -354,7 +378,7 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
     const auto wait = [&](Status waited) {
         if (status.ok()) status = waited;
     };
-    if (copy.doubtful) return lanes_.settle();
+    if (copy.doubtful || lanes_.is_doubtful(copy)) return lanes_.settle();
     if (copy.is_on_device()) wait(lanes_.wait_for_out(copy, copy.stream));
     // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
     if (!copy.is_on_device() && !named && !copy.has_left) wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
@@ -370,10 +394,14 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
 
 Status Spiller::trim(uint64_t* freed_bytes) {
     pool_.wait_for_growth();
-    if (!doubtful_.empty() && lanes_.settle().ok()) {
+    spilled_bytes_ = 0;
+    (void)lanes_.disband().ok();  // else at the end of the spiller
+    const bool doubtful = !doubtful_.empty() || lanes_.host_is_doubtful();
+    if (doubtful && lanes_.settle().ok()) {
         for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
         doubtful_.clear();
     }
+    SH_TRY(lanes_.end_doubt());
     return pool_.trim(freed_bytes);
 }
 
@@ -393,6 +421,7 @@ void Spiller::stats(sh_spiller_stats* out) {
     out->pool_misses = pool.misses;
     out->pool_bytes = pool.pinned_bytes;
     out->unpinned_bytes = pool.unpinned_bytes;
+    out->helped_bytes = lanes_.helped_bytes();
 }
 
 }  // namespace stagehand::core

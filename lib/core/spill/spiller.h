@@ -74,6 +74,7 @@ private:
     void leave_early();
     bool has_time(uint32_t ordinal, uint64_t before) const;
     bool leave(SavedCopy& copy);
+    void leave_again(SavedCopy& copy, const Status& why);
     void stay_after_failure(SavedCopy& copy, const Status& why);
     bool has_room(uint64_t bytes, uint64_t copies) const;
     Status collect_finished();
@@ -85,6 +86,7 @@ private:
     void end_prefetch(SavedCopy& copy);
     Status end_copy(std::unique_ptr<SavedCopy> copy, bool named);
     Status let_go(const SavedCopy& copy, bool named);
+    void ask_for_help();
     void forget_step();
     void forget_what_ended();
 
@@ -101,7 +103,7 @@ private:
     std::vector<sh_ticket> named_;  // the tickets that collect() has not handed out yet
     std::vector<std::unique_ptr<SavedCopy>> doubtful_;
     sh_spiller_stats counters_ = {};  // only those that the spiller counts itself
-    uint64_t copies_out_ = 0;         // copies to the host so far
+    uint64_t spilled_bytes_ = 0;      // in the last step
     uint64_t used_ = 0;               // device memory in use, as far as the last call told
     uint64_t use_peak_ = 0;           // the most of it in this step, before anything came back
     uint64_t prefetched_bytes_ = 0;   // that no restore has taken yet

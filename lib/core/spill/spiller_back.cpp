@@ -32,6 +32,7 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
 }
 
 Status Spiller::bring_back(SavedCopy& copy, uint64_t address) {
+    SH_TRY(lanes_.check_left(copy));
     const Queued queued = lanes_.back(copy, address);
     copy.doubtful |= queued.doubtful;
     SH_TRY(queued.status);

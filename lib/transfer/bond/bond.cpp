@@ -57,6 +57,11 @@ size_t Bond::failed() const {
     return static_cast<size_t>(std::ranges::count_if(ways_, &Way::failed));
 }
 
+size_t Bond::distrusted() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::ranges::count_if(ways_, &Way::distrusted));
+}
+
 uint64_t Bond::bytes(size_t way) const {
     std::lock_guard lock(mutex_);
     return ways_[way].bytes;
@@ -177,7 +182,7 @@ Status Bond::check() {
         if (way.failed || !way.relay->is_open()) continue;
         Status checked = way.relay->check();
         if (checked.ok()) continue;
-        way.failed = true;
+        way.failed = way.distrusted = true;
         if (status.ok()) status = Status(SH_ERROR_BACKEND, way.name + " failed: " + checked.text());
     }
     return status;
@@ -276,7 +281,7 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
     }
     // What a lost device has brought before cannot be trusted.
     if (!by.relay->settled() || status.code() == SH_ERROR_DEVICE_LOST || by.relay->is_distrusted()) {
-        by.failed = true;
+        by.failed = by.distrusted = true;
         return Status(SH_ERROR_BACKEND, by.name + " failed: " + status.text());
     }
     log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", by.name.c_str(), status.text());

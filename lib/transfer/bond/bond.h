@@ -64,6 +64,8 @@ public:
     void use(size_t way, bool use);
     bool has_failed(size_t way) const;
     size_t failed() const;             // number of ways
+    // The number of ways that have failed so that what they copied since the last check() may be wrong.
+    size_t distrusted() const;
     uint64_t bytes(size_t way) const;  // that it has brought
     double speed(size_t way) const;    // that its link shows, in bytes per nanosecond
     size_t ways() const;               // beside the own link
@@ -102,7 +104,7 @@ private:
     struct Way {
         std::unique_ptr<Relay> relay;
         std::string name;
-        bool wanted = false, failed = false;
+        bool wanted = false, failed = false, distrusted = false;
         uint64_t bytes = 0;
 
         bool usable() const { return wanted && !failed && relay->is_open(); }

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "engine.h"
 #include "transfer/bond/bond.h"
 #include "unpacking_fixture.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "occupancy_fixture.h"
 #include "transfer/bond/bond.h"
 

@@ -542,17 +542,19 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
     /**Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
-"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, or memory
-is paused or resumed. sh_runtime_create() and these calls open a device that is not open yet, with default
+"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
+paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
 options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
 budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
 help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
 alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
 Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
 of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
-links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call.
-Captured graphs, write-backs and saved tensors use the device's own link. The text is copied. NULL, "": none.
-Since 0.2*/
+links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call. So do
+saved tensors in each step that follows one which has spilled as much: the spiller takes twice that memory until
+a step spills nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor
+has left, and the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs and
+write-backs use the device's own link. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
     ///SH_HELPS_OTHERS, or 0. Since 0.2
     pub device_flags: u32,
@@ -2224,10 +2226,12 @@ pub struct sh_spiller_stats {
     pub unpinned_bytes: u64,
     ///The most device memory in use that sh_spill() saw in the step, or in the last step.
     pub used_peak_bytes: u64,
+    ///The part of spill_bytes and restore_bytes that crossed the links of other devices.
+    pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 168usize];
+    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 176usize];
     [
         "Alignment of sh_spiller_stats",
     ][::core::mem::align_of::<sh_spiller_stats>() - 8usize];
@@ -2297,6 +2301,9 @@ const _: () = {
     [
         "Offset of field: sh_spiller_stats::used_peak_bytes",
     ][::core::mem::offset_of!(sh_spiller_stats, used_peak_bytes) - 160usize];
+    [
+        "Offset of field: sh_spiller_stats::helped_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, helped_bytes) - 168usize];
 };
 ///A function that runs on a stream. The function must not call the library and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
@@ -3541,7 +3548,7 @@ of earlier steps stay valid. The order also begins again, even without steps, wh
 - `step`: The engine's number of the step, for telemetry.
 @retval SH_OK                  The step has begun.
 @retval SH_ERROR_INVALID_STATE A step is under way.
-@blocks Never.
+@blocks Never, except while it takes memory of the device's helpers, or gives it back: sh_device_options.helpers.
 Since 0.2*/
     pub fn sh_spiller_begin_step(spiller: *mut sh_spiller, step: u64) -> sh_status;
     /**Ends a step. The spiller learns the order of the step's restores, asks for the buffers that were missing (a thread of
@@ -3631,10 +3638,12 @@ sh_spiller_collect() will not name it.
 @retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
 @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
-@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again.
+@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again. It
+fails as well if a helping device had failed: the tensor is lost then.
 @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends. The copy may write to this memory at any
 later time.
-@blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
+@blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned. Also until
+a copy has left that helpers had a part in, and that sh_spiller_collect() has named before it had left.
 Since 0.2*/
     pub fn sh_restore(
         spiller: *mut sh_spiller,

@@ -1,4 +1,4 @@
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 
 #include <algorithm>
 #include <atomic>

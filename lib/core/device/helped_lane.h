@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/device.h"
-#include "core/movement/helpers.h"
+#include "core/device/helpers.h"
 #include "transfer/bond/bond.h"
 #include "transfer/lane/lane.h"
 #include "transfer/route/copy_meter.h"
@@ -18,7 +19,8 @@ namespace stagehand::core {
 // Without helpers it is a lane like any other. One caller at a time.
 class HelpedLane {
 public:
-    HelpedLane(Device& device, transfer::Direction direction);
+    // `brief`: helpers' memory is taken for the time of one call.
+    HelpedLane(Device& device, transfer::Direction direction, bool brief);
     HelpedLane(const HelpedLane&) = delete;
     HelpedLane& operator=(const HelpedLane&) = delete;
 
@@ -34,12 +36,18 @@ public:
     // Lets the helpers go. See Helpers::rest().
     Status disband();
 
+    // Helpers copy what is queued from now on after these events. The lane waits for them already. Without a call, they
+    // wait for nothing. `written`: the host memory that they read is whole after this event, or 0.
+    void come_after(std::span<const sh_backend_event> events, sh_backend_event written);
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
     // Records the event after all copies.
     Status record(sh_backend_event event);
     // To be asked after an event has come. Fails if a helper has failed, so that the copies cannot be trusted.
     Status check() { return helped() ? helpers_.bond().check() : Status(); }
+    // The number of helpers that have failed so that what they copied since the last check() may be wrong.
+    size_t distrusted() const { return helpers_.bond().distrusted(); }
+    bool helped() const { return gathered_; }
     // Whether a helper has failed since this was asked. What failed with it is worth another attempt, by the others.
     bool has_lost_helper();
     // Waits on the host for all copies, except those of helpers that have failed.
@@ -51,7 +59,6 @@ public:
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
 
 private:
-    bool helped() const { return gathered_; }
     LinkArbiter& link() { return device_.links().of(direction_); }
 
     Device& device_;
@@ -59,6 +66,8 @@ private:
     transfer::Lane lane_;
     Helpers helpers_;
     transfer::BondedLoad bonded_;
+    std::vector<sh_backend_event> after_;  // see come_after()
+    transfer::WaitSet waited_;             // by the lane: all of them
     transfer::CopyMeter meter_;  // never runs, because the bond times the copies
     bool gathered_ = false;
     size_t lost_ = 0;  // helpers, as has_lost_helper() has told

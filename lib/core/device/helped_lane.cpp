@@ -1,4 +1,4 @@
-#include "core/movement/helped_lane.h"
+#include "core/device/helped_lane.h"
 
 #include "base/log.h"
 #include "base/no_throw.h"
@@ -12,8 +12,8 @@ uint64_t worth_helpers() { return 128 * transfer::Bond::least_bytes(); }
 
 }  // namespace
 
-HelpedLane::HelpedLane(Device& device, transfer::Direction direction)
-    : device_(device), direction_(direction), helpers_(device, direction, true), meter_(device.backend()) {}
+HelpedLane::HelpedLane(Device& device, transfer::Direction direction, bool brief)
+    : device_(device), direction_(direction), helpers_(device, direction, brief), meter_(device.backend()) {}
 
 Status HelpedLane::open() {
     if (lane_.is_open()) return Status();
@@ -25,7 +25,7 @@ void HelpedLane::gather(uint64_t bytes, const std::string& purpose) {
     const Status status = no_throw([&] { return helpers_.open(purpose); });
     if (!status.ok()) log_line(SH_LOG_WARNING, "nobody helps %s: %s", device_.name().c_str(), status.text());
     if (!status.ok() || !helpers_.any()) return;
-    bonded_.clear();
+    come_after({}, 0);
     gathered_ = true;
     helpers_.get_ready();
 }
@@ -37,6 +37,14 @@ Status HelpedLane::disband() {
     return Status();
 }
 
+void HelpedLane::come_after(std::span<const sh_backend_event> events, sh_backend_event written) {
+    after_.assign(events.begin(), events.end());
+    bonded_.clear();
+    bonded_.written = written;
+    waited_.clear(after_.size());
+    for (uint32_t i = 0; i < after_.size(); i++) waited_.add(i);
+}
+
 Status HelpedLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
     const bool to_device = direction_ == transfer::Direction::to_device;
     link().note_use(device_.backend().now_ns());
@@ -45,10 +53,10 @@ Status HelpedLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
                          : device_.backend().copy_to_host(lane_.stream(), on_host, on_device, bytes);
     helpers_.choose();
     const auto kind = to_device ? transfer::Command::Kind::to_device : transfer::Command::Kind::to_host;
-    const transfer::Command command{kind, false, on_device, reinterpret_cast<uint64_t>(on_host), bytes, {}};
-    transfer::WaitSet none;
+    const transfer::Waits waits{0, static_cast<uint32_t>(after_.size())};
+    const transfer::Command command{kind, false, on_device, reinterpret_cast<uint64_t>(on_host), bytes, waits};
     transfer::Issued issued;
-    return helpers_.bond().issue(lane_.stream(), {&command, 1}, {}, &bonded_, &none, &issued, &meter_);
+    return helpers_.bond().issue(lane_.stream(), {&command, 1}, after_, &bonded_, &waited_, &issued, &meter_);
 }
 
 Status HelpedLane::record(sh_backend_event event) {
