@@ -367,8 +367,8 @@ typedef struct sh_spiller_stats {
     uint64_t away_peak_bytes; /**< The most of away_bytes and leaving_bytes together. */
     uint64_t pool_bytes;      /**< Pinned memory of the pool. */
     uint64_t unpinned_bytes;  /**< Host memory of the spills that pool_misses counts. */
-    uint64_t
-        used_peak_bytes; /**< The most device memory in use that sh_spill() saw in the step, or in the last step. */
+    /** The most device memory in use that sh_spill() saw in the step, or in the last step. */
+    uint64_t used_peak_bytes;
     uint64_t helped_bytes; /**< The part of spill_bytes and restore_bytes that crossed the links of other devices. */
 } sh_spiller_stats;
 

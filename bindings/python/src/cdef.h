@@ -606,8 +606,7 @@ typedef struct sh_spiller_stats {
     uint64_t away_peak_bytes;
     uint64_t pool_bytes;
     uint64_t unpinned_bytes;
-    uint64_t
-        used_peak_bytes;
+    uint64_t used_peak_bytes;
     uint64_t helped_bytes;
 } sh_spiller_stats;
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);

@@ -68,7 +68,7 @@ private:
     transfer::BondedLoad bonded_;
     std::vector<sh_backend_event> after_;  // see come_after()
     transfer::WaitSet waited_;             // by the lane: all of them
-    transfer::CopyMeter meter_;  // never runs, because the bond times the copies
+    transfer::CopyMeter meter_;            // never runs, because the bond times the copies
     bool gathered_ = false;
     size_t lost_ = 0;  // helpers, as has_lost_helper() has told
 };

@@ -49,8 +49,8 @@ public:
 
     // Fails if a helper has failed that may have copied a part of it.
     Status has_left(SavedCopy& copy, bool* out);
-    // The same of a copy that has left, as a stream knows. Waits on the host if a helper was at it, and nobody has asked
-    // since.
+    // The same of a copy that has left, as a stream knows. Waits on the host if a helper was at it, and nobody has
+    // asked since.
     Status check_left(SavedCopy& copy);
     // Whether a helper has failed that may have copied a part of it, as far as the calls above have found out.
     bool is_lost(const SavedCopy& copy) const;
@@ -89,12 +89,12 @@ private:
     // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
     uint64_t departures_waited_for_ = 0, returns_waited_for_ = 0;
     uint64_t departures_ = 0, returns_ = 0;  // copies that were queued
-    uint64_t right_ = 0;  // departures until this one were right when they were checked
+    uint64_t right_ = 0;                     // departures until this one were right when they were checked
     // Departures after the first of these numbers, until the second one, may lack what a helper copied.
     uint64_t lost_after_ = 0, lost_until_ = 0;
     size_t distrusted_ = 0;  // helpers, when these were set
-    uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
-    bool ended_ = true;     // whether the copy had ended at the last look
+    uint32_t unasked_ = 0;   // waits that began without a look whether the copy had ended
+    bool ended_ = true;      // whether the copy had ended at the last look
     Stalls stalls_;
 };
 

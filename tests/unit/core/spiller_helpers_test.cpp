@@ -78,8 +78,7 @@ protected:
         wait_for_the_pool(count * kLarge);
         steps_++;
         const sh_spiller_stats after = stats();
-        const uint64_t copied =
-            after.spill_bytes + after.restore_bytes - before.spill_bytes - before.restore_bytes;
+        const uint64_t copied = after.spill_bytes + after.restore_bytes - before.spill_bytes - before.restore_bytes;
         EXPECT_EQ(copied, 2 * count * kLarge);
         return static_cast<double>(after.helped_bytes - before.helped_bytes) / static_cast<double>(copied);
     }
