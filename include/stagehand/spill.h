@@ -135,6 +135,9 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64
  * @retval SH_OK                  The step has ended.
  * @retval SH_ERROR_INVALID_STATE No step is under way.
  * @retval SH_ERROR_IO            The line could not be written. The step has ended.
+ * @retval SH_ERROR_BACKEND       A helping device has failed that may have brought back a part of tensors that streams
+ *                                wait for already. What was computed from them may be wrong. The step has ended. This
+ *                                is returned once, by this function or by sh_spiller_collect().
  * @blocks While it writes the line.
  * \since 0.2
  */
@@ -212,8 +215,9 @@ enum { SH_COLLECT_ALL = 1 /**< Collect everything that is leaving, not only what
  * @param out_count Number of tickets that were written.
  * @retval SH_OK            The tickets are named.
  * @retval SH_ERROR_BACKEND The driver failed. Tensors whose copies failed stay, and `out_count` tickets are named
- *                          nevertheless.
- * @blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS.
+ *                          nevertheless. Or a helping device has failed: see sh_spiller_end_step().
+ * @blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS, and until copies have ended once a helping
+ *         device has failed.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t flags,
@@ -302,6 +306,7 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint
 /**
  * Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
  * Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+ * So are tensors that helping devices are still copying to the host.
  * A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
  * other threads lets no restore take this memory before this function has returned.
  * @param tickets   `count` tickets. Copies are queued in this order.
@@ -344,7 +349,7 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket t
  */
 SH_API sh_status sh_ticket_release(sh_spiller* spiller, sh_ticket ticket);
 
-/** Counters since the spiller was created. The fields from kept_bytes on are values of this moment. */
+/** Counters since the spiller was created. The fields from kept_bytes to used_peak_bytes are values of this moment. */
 typedef struct sh_spiller_stats {
     uint32_t struct_size;
     uint32_t reserved;
@@ -390,8 +395,10 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spil
 /**
  * Unpins and frees the buffers that hold no tensor.
  * @param out_bytes The pinned memory that was freed. May be NULL.
- * @retval SH_OK The buffers are freed.
- * @blocks Until copies out of these buffers have ended, and while the system unpins the memory.
+ * @retval SH_OK            The buffers are freed.
+ * @retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. A later call tries again.
+ * @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
+ *         the memory.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);

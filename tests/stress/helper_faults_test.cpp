@@ -275,7 +275,7 @@ protected:
         for (uint64_t step = 0; step < 3; step++) {
             attempt([&] { return sh_spiller_begin_step(spiller, step); });
             spill_step(device, spiller, stream, step, may_fail, &memory, &out->lost);
-            attempt([&] { return sh_spiller_end_step(spiller); });
+            expect_known(sh_spiller_end_step(spiller), may_fail);
             sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
             // The pool's thread pins what the first step lacked, if it can.
             for (int k = 0; k < 30 && stats.pool_bytes < kCount * kTensor; k++) {
@@ -291,6 +291,12 @@ protected:
         sh_stream_destroy(device, stream);
         pair = Pair();
         EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
+    }
+
+    // A failure of the helper is told by its name. It is not to be seen in the call that it has come in.
+    static void expect_known(sh_status status, bool may_fail) {
+        const bool known = std::string(why()).find("a device that helps has failed") != std::string::npos;
+        EXPECT_TRUE(status >= 0 || may_fail || known) << why();
     }
 
     static void spill_step(sh_device* device, sh_spiller* spiller, sh_stream stream, uint64_t step, bool may_fail,
@@ -310,14 +316,14 @@ protected:
             expect_success(spill, may_fail);
         }
         uint64_t count = 0;
-        const sh_status collected =
-            sh_spiller_collect(spiller, stream, SH_COLLECT_ALL, gone.data(), gone.size(), &count);
-        EXPECT_TRUE(collected == SH_OK || may_fail) << why();
+        expect_known(sh_spiller_collect(spiller, stream, SH_COLLECT_ALL, gone.data(), gone.size(), &count), may_fail);
         expect_success([&] { return sh_stream_synchronize(device, stream); }, may_fail);
         for (uint64_t i = 0; i < kCount; i++)
             if (std::find(gone.begin(), gone.begin() + static_cast<ptrdiff_t>(count), tickets[i]) !=
                 gone.begin() + static_cast<ptrdiff_t>(count))
                 (*memory)[i].assign(kTensor, 0xee);
+        if (step == 2)  // the helper goes before anybody has asked for the tensors
+            expect_success([&] { return sh_spiller_trim(spiller, nullptr); }, may_fail);
         for (uint64_t i = kCount; i-- > 0;) {
             sh_status status = SH_OK;
             for (int k = 0; k < 4; k++) {
@@ -330,7 +336,7 @@ protected:
                     << "tensor " << i << " of step " << step;
             } else {
                 ++*lost;
-                EXPECT_NE(std::string(why()).find("a device that helps has failed"), std::string::npos) << why();
+                expect_known(status, may_fail);
             }
             expect_success([&] { return sh_ticket_release(spiller, tickets[i]); }, may_fail);
         }

@@ -25,6 +25,7 @@ void HelpedLane::gather(uint64_t bytes, const std::string& purpose) {
     const Status status = no_throw([&] { return helpers_.open(purpose); });
     if (!status.ok()) log_line(SH_LOG_WARNING, "nobody helps %s: %s", device_.name().c_str(), status.text());
     if (!status.ok() || !helpers_.any()) return;
+    bonded_.clear();
     come_after({}, 0);
     gathered_ = true;
     helpers_.get_ready();
@@ -39,7 +40,10 @@ Status HelpedLane::disband() {
 
 void HelpedLane::come_after(std::span<const sh_backend_event> events, sh_backend_event written) {
     after_.assign(events.begin(), events.end());
-    bonded_.clear();
+    for (transfer::BondedLoad::Way& way : bonded_.ways) {
+        way.waited.clear(after_.size());
+        way.copies_after = false;
+    }
     bonded_.written = written;
     waited_.clear(after_.size());
     for (uint32_t i = 0; i < after_.size(); i++) waited_.add(i);

@@ -63,8 +63,8 @@ double Planner::slowdown_by_sources(const Order& order, const Limits& limits) {
     return on_link > 0 ? brought / on_link : 1;
 }
 
-policy::PackedModel Planner::packed_model(const Order& order, const Limits& limits, uint64_t pages,
-                                          uint64_t compute_ns) {
+policy::PackedModel Planner::packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns,
+                                          double slowdown) {
     policy::PackedModel model;
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
@@ -76,7 +76,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
     }
     model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
     model.compute_ns = static_cast<double>(compute_ns);
-    model.link_bytes_per_ns = limits.link_bytes_per_ns / slowdown_by_sources(order, limits);
+    model.link_bytes_per_ns = limits.link_bytes_per_ns / slowdown;
     model.unpack_ns_per_byte = limits.unpack_ns_per_byte;
     return model;
 }
@@ -217,8 +217,9 @@ Status Planner::make_with_kept(const Order& order, const Limits& limits, const R
         if (unit.live && unit.protections) least += unit.pages;
     least = std::max(least, pages_with_kept(order, limits));
     if (pages <= std::max(beside, least)) return Status(SH_ERROR_BUDGET);
-    const KeptProblem problem = {packed_model(order, limits, pages - beside, streaming.compute_ns), pages,
-                                 pages - least};
+    const KeptProblem problem = {
+        packed_model(order, limits, pages - beside, streaming.compute_ns, slowdown_by_sources(order, limits)), pages,
+        pages - least};
     const policy::KeptWeights best = policy::choose_kept_weights(problem.model, streaming.step_ns);
     const uint64_t kept_pages = std::min(pages_for_kept(problem.model, best.bytes), problem.most_kept);
     if (!kept_pages) return Status(SH_ERROR_BUDGET);
@@ -260,7 +261,8 @@ Status Planner::make_packed(const Order& order, const Limits& limits, uint64_t s
         kept.share_pages = share_pages;
         *out = std::move(kept);
     }
-    const policy::PackedModel model = packed_model(order, limits, share_pages, out->compute_ns);
+    // A bound for any choice of what stays, also of the weights with slow sources.
+    const policy::PackedModel model = packed_model(order, limits, share_pages, out->compute_ns, 1);
     out->bound_bytes_per_step =
         std::min(out->bound_bytes_per_step, static_cast<uint64_t>(policy::least_packed_bytes(model)));
     out->bound_ns = out->plan_bound_ns = std::min(out->bound_ns, policy::least_packed_step_ns(model));

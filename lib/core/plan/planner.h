@@ -94,7 +94,8 @@ private:
     // packed_planning.cpp
     Status make_packed(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
     double slowdown_by_sources(const Order& order, const Limits& limits);
-    policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns);
+    policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns,
+                                     double slowdown);
     uint64_t share_out_kept(const Order& order, uint64_t kept_pages, Result* result);
     uint64_t bytes_not_brought(const Result& result);
     uint64_t pages_for_kept(const policy::PackedModel& model, double bytes) const;

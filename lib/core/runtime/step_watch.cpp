@@ -17,6 +17,7 @@ constexpr double kLasting = 8;
 constexpr uint64_t kStepsBetweenOffers = 8;
 constexpr uint32_t kMostDoublings = 7;
 constexpr double kOffersPart = 0.02;      // of the time goes into them
+constexpr double kMostSteps = 4096;       // from one to the next
 constexpr uint64_t kMostForASample = 12;  // the steps that a sample may stand for
 
 }  // namespace
@@ -150,7 +151,8 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
     }
     if (!(other.unpack == plan.unpack)) offer.cost_ns += planner.kept_ns(limits, other);
     const auto took_ns = static_cast<double>(parts_.backend().now_ns() - began);
-    next_offer_ += static_cast<uint64_t>(took_ns / (kOffersPart * std::max(1.0, offer.now_ns)));
+    const double step_ns = offer.now_ns > 0 ? offer.now_ns : plan.step_ns;
+    if (step_ns > 0) next_offer_ += static_cast<uint64_t>(std::min(kMostSteps, took_ns / (kOffersPart * step_ns)));
     offer_ = std::move(offer);
     return Status();
 }

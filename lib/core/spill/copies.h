@@ -39,7 +39,6 @@ struct SavedCopy {
     uint64_t departure = 0;         // number of the copy to the host, in the order of its lane
     bool has_left = false;          // the copy to the host is known to have ended
     bool helped = false;            // helpers have copied a part of it to the host
-    bool right = false;             // and none of them had failed when it had ended
     uint32_t ordinal = UINT32_MAX;  // in the order of its step; UINT32_MAX: of an earlier step
     bool checked = false;           // `checksum` is known
     uint64_t checksum = 0;

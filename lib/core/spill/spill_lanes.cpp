@@ -1,7 +1,10 @@
 #include "core/spill/spill_lanes.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
+#include "base/no_throw.h"
 #include "base/once_more.h"
 
 namespace stagehand::core {
@@ -25,6 +28,8 @@ SpillLanes::SpillLanes(Device& device)
     : device_(device.backend()),
       to_host_(device, transfer::Direction::to_host, false),
       to_device_(device, transfer::Direction::to_device, false),
+      out_(device_, to_host_),
+      back_(device_, to_device_),
       stalls_(device.backend()) {}
 
 SpillLanes::~SpillLanes() {
@@ -35,6 +40,8 @@ SpillLanes::~SpillLanes() {
 Status SpillLanes::open() {
     SH_TRY(to_host_.open());
     SH_TRY(to_device_.open());
+    SH_TRY(out_.open());
+    SH_TRY(back_.open());
     SH_TRY(device_.event_create(false, &leaves_after_));
     return device_.event_create(false, &comes_back_after_);
 }
@@ -44,10 +51,21 @@ void SpillLanes::gather(uint64_t bytes) {
     to_device_.gather(bytes, "to restore");
 }
 
-Status SpillLanes::disband() {
-    const Status status = to_host_.disband();
-    SH_TRY(to_device_.disband());
-    return status;
+// Nobody can ask helpers afterwards whether they have failed.
+void SpillLanes::disband() {
+    for (const auto& [lane, trust] : {std::pair(&to_host_, &out_), std::pair(&to_device_, &back_)}) {
+        if (!lane->helped()) continue;
+        const bool ended = lane->synchronize().ok();
+        if (ended) (void)trust->has_ended(trust->last());
+        (void)lane->disband().ok();  // as far as the driver lets it: else the helpers are kept
+        trust->note_losses();
+    }
+}
+
+void SpillLanes::begin_call() {
+    checked_ = SH_STREAM_HOST;  // a stream of an earlier call may capture by now
+    out_.look();
+    back_.look();
 }
 
 Status SpillLanes::check_stream(sh_stream stream) {
@@ -79,12 +97,13 @@ Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t n
     return Status();
 }
 
-// If one piece fails after others were queued, waits for those.
+// If one piece fails after others were queued, or in the middle of them, waits for those.
 Status SpillLanes::in_pieces(HelpedLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
                              bool* doubtful) {
     for (uint64_t at = 0; at < bytes; at += kSpillPiece) {
-        const Status queued =
-            lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
+        const Status queued = no_throw([&] {
+            return lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
+        });
         if (queued.ok()) continue;
         const Status waited = at || lane.helped() ? lane.synchronize() : Status();
         *doubtful = !waited.ok() || lane.host_is_doubtful();
@@ -106,7 +125,7 @@ Status SpillLanes::end_of_copy(HelpedLane& lane, sh_backend_event event, bool* d
 Queued SpillLanes::out(SavedCopy& copy) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     Queued queued;
-    queued.status = [&] {
+    queued.status = no_throw([&] {
         SH_TRY(to_host_.end_doubt());  // whose buffer this was, a helper may still write it
         SH_TRY(come_after(to_host_.stream(), copy.stream, leaves_after_));
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
@@ -115,9 +134,9 @@ Queued SpillLanes::out(SavedCopy& copy) {
         SH_TRY(in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
         copy.helped = to_host_.helped_bytes() != helped;
         return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
-    }();
-    if (queued.status.ok()) copy.departure = ++departures_;
-    note_losses();
+    });
+    if (queued.status.ok()) copy.departure = out_.queued(copy.helped);
+    out_.note_losses();
     return queued;
 }
 
@@ -139,33 +158,20 @@ Status SpillLanes::come_back_after(sh_stream stream) {
 Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     Queued queued;
-    queued.status = [&] {
+    queued.status = no_throw([&] {
         SH_TRY(lane_waits(to_device_.stream(), buffer.filled, copy.departure, &departures_waited_for_));
         const std::array after = {comes_back_after_, buffer.filled};
         if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
+        const uint64_t helped = to_device_.helped_bytes();
         SH_TRY(in_pieces(to_device_, address, buffer, copy.span.bytes, &queued.doubtful));
-        buffer.emptying = ++returns_;
+        buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
-    }();
+    });
+    back_.note_losses();
     return queued;
 }
 
-// Nobody knows which of the copies that were not checked a failed helper has copied right.
-void SpillLanes::note_losses() {
-    if (to_host_.distrusted() == distrusted_) return;
-    distrusted_ = to_host_.distrusted();
-    lost_after_ = lost_until_ ? std::min(lost_after_, right_) : right_;
-    lost_until_ = departures_;
-    // The buffers may be used again when the helper does not write them any more.
-    (void)to_host_.synchronize().ok();
-    (void)to_host_.end_doubt().ok();
-}
-
-bool SpillLanes::is_lost(const SavedCopy& copy) const {
-    return copy.helped && !copy.right && copy.departure > lost_after_ && copy.departure <= lost_until_;
-}
-
-Status SpillLanes::has_left(SavedCopy& copy, bool* out) {
+Status SpillLanes::has_left(const SavedCopy& copy, bool* out) {
     uint32_t done = 0;
     SH_TRY(device_.event_query(copy.buffer->filled, &done));
     if (done) SH_TRY(check_left(copy));
@@ -173,20 +179,24 @@ Status SpillLanes::has_left(SavedCopy& copy, bool* out) {
     return Status();
 }
 
-// A helper's failure is none of the device's, so events come all the same. A helper that works after them has copied
-// right what came before.
-Status SpillLanes::check_left(SavedCopy& copy) {
-    if (!copy.helped || copy.right) return Status();
-    if (copy.departure > right_) {
-        SH_TRY(wait_on_host(copy.buffer->filled));
-        (void)to_host_.check().ok();
-        note_losses();
-    }
-    if (is_lost(copy))
-        return Status(SH_ERROR_BACKEND, "a device that helps has failed, and had copied a part of the tensor");
-    copy.right = true;
-    right_ = std::max(right_, copy.departure);
-    return Status();
+Status SpillLanes::check_left(const SavedCopy& copy) {
+    if (!copy.helped || out_.is_right(copy.departure)) return Status();
+    if (!is_lost(copy)) SH_TRY(wait_on_host(copy.buffer->filled));
+    if (out_.has_ended(copy.departure)) return Status();
+    return Status(SH_ERROR_BACKEND, "a device that helps has failed, and had copied a part of the tensor");
+}
+
+bool SpillLanes::may_come_back(const SavedCopy& copy) {
+    if (!copy.helped || out_.is_right(copy.departure) || is_lost(copy)) return true;
+    uint32_t done = 0;
+    return device_.event_query(copy.buffer->filled, &done).ok() && done;
+}
+
+Status SpillLanes::check_returns() {
+    if (!back_.take_losses()) return Status();
+    return Status(SH_ERROR_BACKEND,
+                  "a device that helps has failed, and may have brought back a part of tensors that "
+                  "the step has used: the step's results cannot be trusted");
 }
 
 Status SpillLanes::wait_for_out(const SavedCopy& copy, sh_stream stream) { return wait(copy.buffer->filled, stream); }
@@ -229,7 +239,6 @@ Status SpillLanes::settle() {
         const Status ended = lane->synchronize();
         if (!ended.ok()) status = unknown_end(ended);
     }
-    SH_TRY(to_host_.end_doubt());
     return status;
 }
 

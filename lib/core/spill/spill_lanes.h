@@ -4,14 +4,13 @@
 
 #include <cstdint>
 
-#include <array>
-
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/device.h"
 #include "core/device/helped_lane.h"
 #include "core/spill/copies.h"
 #include "core/spill/stalls.h"
+#include "core/spill/trust.h"
 
 namespace stagehand::core {
 
@@ -30,14 +29,17 @@ public:
     SpillLanes& operator=(const SpillLanes&) = delete;
 
     Status open();
-    // The device's helpers copy a part from now on, if so many bytes a step are worth it; or no more.
+    // The device's helpers copy a part from now on, if so many bytes a step are worth it; or no more. disband() waits
+    // for what they copy.
     void gather(uint64_t bytes);
-    Status disband();
+    void disband();
     bool is_helped() const { return to_host_.helped(); }
     uint64_t helped_bytes() const { return to_host_.helped_bytes() + to_device_.helped_bytes(); }
     // SH_ERROR_UNSUPPORTED if the stream captures a graph: a replay would not know the ticket. Each call of the engine
     // that queues copies begins with this.
     Status check_stream(sh_stream stream);
+    // A call of the engine begins. Finds out, without a wait, which copies of helpers are right.
+    void begin_call();
 
     // Queues the copy into the host buffer, after the work that is on the copy's stream now, and after the last copy
     // out of the buffer. Numbers the copy.
@@ -48,13 +50,19 @@ public:
     Queued back(SavedCopy& copy, uint64_t address);
 
     // Fails if a helper has failed that may have copied a part of it.
-    Status has_left(SavedCopy& copy, bool* out);
-    // The same of a copy that has left, as a stream knows. Waits on the host if a helper was at it, and nobody has
-    // asked since.
-    Status check_left(SavedCopy& copy);
+    Status has_left(const SavedCopy& copy, bool* out);
+    // The same of a copy that has left, as a stream knows. Waits on the host if a helper was at it, and nobody knows
+    // yet whether it has ended.
+    Status check_left(const SavedCopy& copy);
+    // Whether check_left() would not have to wait.
+    bool may_come_back(const SavedCopy& copy);
     // Whether a helper has failed that may have copied a part of it, as far as the calls above have found out.
-    bool is_lost(const SavedCopy& copy) const;
-    // Whether a helper that has failed may still write the copy's buffer, until settle() has succeeded.
+    bool is_lost(const SavedCopy& copy) const { return copy.helped && out_.is_lost(copy.departure); }
+    // The same of the last copy back.
+    bool is_return_lost(const SavedCopy& copy) const { return back_.is_lost(copy.buffer->emptying); }
+    // Fails, once, if a helper has failed that may have brought back a part of tensors that streams use already.
+    Status check_returns();
+    // Whether a helper that has failed may still write the copy's buffer, until end_doubt() has succeeded.
     bool is_doubtful(const SavedCopy& copy) const { return host_is_doubtful() && is_lost(copy); }
     // The same for any buffer. Until end_doubt() has succeeded, none is filled or freed.
     bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
@@ -77,7 +85,6 @@ private:
     bool has_ended(sh_backend_event event);
     Status end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful);
     Status leave_with_help(const SavedCopy& copy);
-    void note_losses();
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 
@@ -88,13 +95,9 @@ private:
     sh_stream checked_ = SH_STREAM_HOST;  // in the call of the engine that is under way
     // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
     uint64_t departures_waited_for_ = 0, returns_waited_for_ = 0;
-    uint64_t departures_ = 0, returns_ = 0;  // copies that were queued
-    uint64_t right_ = 0;                     // departures until this one were right when they were checked
-    // Departures after the first of these numbers, until the second one, may lack what a helper copied.
-    uint64_t lost_after_ = 0, lost_until_ = 0;
-    size_t distrusted_ = 0;  // helpers, when these were set
-    uint32_t unasked_ = 0;   // waits that began without a look whether the copy had ended
-    bool ended_ = true;      // whether the copy had ended at the last look
+    Trust out_, back_;      // number the departures and the returns
+    uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
+    bool ended_ = true;     // whether the copy had ended at the last look
     Stalls stalls_;
 };
 

@@ -33,7 +33,7 @@ Spiller::~Spiller() {
     device_->links().to_host.spiller_closes();
     pool_.wait_for_growth();
     lanes_.stalls().forget();
-    if (!lanes_.settle().ok()) {
+    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
         copies_.for_each([](SavedCopy& copy) { (void)copy.buffer.release(); });
         for (auto& copy : doubtful_) (void)copy->buffer.release();
@@ -69,15 +69,18 @@ Status Spiller::end_step() {
     pool_.grow();
     sh_spiller_stats after = {};
     stats(&after);
+    lanes_.begin_call();
     spilled_bytes_ = after.spill_bytes - step_.before.spill_bytes;
-    return log_.write(step_.number, step_.before, after);
+    const Status written = log_.write(step_.number, step_.before, after);
+    SH_TRY(lanes_.check_returns());
+    return written;
 }
 
 // Helpers are worth it if the last step has spilled much. Those that had no memory to spare are asked again later.
 void Spiller::ask_for_help() {
     constexpr uint64_t kStepsBetween = 64;
     if (!spilled_bytes_)
-        (void)lanes_.disband().ok();
+        lanes_.disband();
     else if (!lanes_.is_helped() || counters_.steps % kStepsBetween == 0)
         lanes_.gather(spilled_bytes_);
 }
@@ -116,7 +119,8 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
     SH_TRY(span_of(tensor, &span));
     SH_TRY(lanes_.check_stream(stream));
     SH_TRY(watch_use(tensor.used_bytes));
-    if (SavedCopy* const shared = copies_.find_shared(tensor.storage_key, span))
+    SavedCopy* const shared = copies_.find_shared(tensor.storage_key, span);
+    if (shared && (shared->is_on_device() || !lanes_.is_lost(*shared)))
         return share(*shared, tensor.address - shared->span.address, stream, flags, out);
     const bool may_leave = !(flags & SH_SPILL_KEEP) && span.bytes >= options_.least_bytes && span.bytes > 0;
     forget_what_ended();
@@ -212,9 +216,11 @@ void Spiller::stay_after_failure(SavedCopy& copy, const Status& why) {
 Status Spiller::collect(sh_stream stream, bool all, std::span<sh_ticket> tickets, uint64_t* out_count) {
     *out_count = 0;
     uint64_t waited_for = 0;
+    lanes_.begin_call();
     Status status = collect_finished();
     if (Status waited = collect_beyond_bounds(stream, all, &waited_for); status.ok()) status = waited;
     if (Status handed = hand_out(stream, waited_for, tickets, out_count); status.ok()) status = handed;
+    if (Status returned = lanes_.check_returns(); status.ok()) status = returned;
     return status;
 }
 
@@ -283,10 +289,16 @@ Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* wait
         count--;
     }
     if (!last) return Status();
+    const bool asks = lanes_.is_helped() && (stream == SH_STREAM_HOST || options_.checksums);
     SH_TRY(lanes_.check_stream(stream));
-    SH_TRY(lanes_.wait_for_out(*last, stream));
+    SH_TRY(lanes_.wait_for_out(*last, asks ? SH_STREAM_HOST : stream));
     device_->links().to_host.arrived(last->link_mark);
     *waited_for = last->departure;
+    if (asks) {  // nobody has to wait any more to know what helpers have copied right
+        SH_TRY(collect_finished());
+        const bool more = all && !copies_.leaving().empty() && copies_.leaving().front()->departure > *waited_for;
+        return more ? collect_beyond_bounds(stream, all, waited_for) : Status();  // what leaves again
+    }
     for (bool done = false; !done;) {
         SavedCopy& oldest = *copies_.leaving().front();
         done = &oldest == last;
@@ -378,7 +390,8 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
     const auto wait = [&](Status waited) {
         if (status.ok()) status = waited;
     };
-    if (copy.doubtful || lanes_.is_doubtful(copy)) return lanes_.settle();
+    if (lanes_.is_doubtful(copy)) SH_TRY(lanes_.end_doubt());
+    if (copy.doubtful) return lanes_.settle();
     if (copy.is_on_device()) wait(lanes_.wait_for_out(copy, copy.stream));
     // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
     if (!copy.is_on_device() && !named && !copy.has_left) wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
@@ -395,13 +408,12 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
 Status Spiller::trim(uint64_t* freed_bytes) {
     pool_.wait_for_growth();
     spilled_bytes_ = 0;
-    (void)lanes_.disband().ok();  // else at the end of the spiller
-    const bool doubtful = !doubtful_.empty() || lanes_.host_is_doubtful();
-    if (doubtful && lanes_.settle().ok()) {
+    lanes_.disband();
+    SH_TRY(lanes_.end_doubt());
+    if (!doubtful_.empty() && lanes_.settle().ok()) {
         for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
         doubtful_.clear();
     }
-    SH_TRY(lanes_.end_doubt());
     return pool_.trim(freed_bytes);
 }
 

@@ -84,7 +84,10 @@ Status Bond::open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t ad
 
 Status Bond::close_way(size_t way, bool* out_over) {
     std::lock_guard lock(mutex_);
-    return ways_[way].relay->close(out_over);
+    Way& closed = ways_[way];
+    Status status = closed.relay->close(out_over);
+    if (closed.relay->is_distrusted()) closed.failed = closed.distrusted = true;
+    return status;
 }
 
 bool Bond::is_open(size_t way) const {
@@ -286,6 +289,7 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
     }
     log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", by.name.c_str(), status.text());
     by.failed = true;
+    by.distrusted = direction_ == Direction::to_host;  // a copy's failure may have come as that of a later call
     return Status();
 }
 

@@ -2180,7 +2180,7 @@ const _: () = {
         "Offset of field: sh_ticket_info::prefetched_address",
     ][::core::mem::offset_of!(sh_ticket_info, prefetched_address) - 40usize];
 };
-///Counters since the spiller was created. The fields from kept_bytes on are values of this moment.
+///Counters since the spiller was created. The fields from kept_bytes to used_peak_bytes are values of this moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_spiller_stats {
@@ -3556,6 +3556,9 @@ the library pins them), and writes a line to the file of sh_spiller_open_telemet
 @retval SH_OK                  The step has ended.
 @retval SH_ERROR_INVALID_STATE No step is under way.
 @retval SH_ERROR_IO            The line could not be written. The step has ended.
+@retval SH_ERROR_BACKEND       A helping device has failed that may have brought back a part of tensors that streams
+wait for already. What was computed from them may be wrong. The step has ended. This
+is returned once, by this function or by sh_spiller_collect().
 @blocks While it writes the line.
 Since 0.2*/
     pub fn sh_spiller_end_step(spiller: *mut sh_spiller) -> sh_status;
@@ -3603,8 +3606,9 @@ already.
 - `out_count`: Number of tickets that were written.
 @retval SH_OK            The tickets are named.
 @retval SH_ERROR_BACKEND The driver failed. Tensors whose copies failed stay, and `out_count` tickets are named
-nevertheless.
-@blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS.
+nevertheless. Or a helping device has failed: see sh_spiller_end_step().
+@blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS, and until copies have ended once a helping
+device has failed.
 Since 0.2*/
     pub fn sh_spiller_collect(
         spiller: *mut sh_spiller,
@@ -3679,6 +3683,7 @@ Since 0.2*/
     ) -> sh_status;
     /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
 Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+So are tensors that helping devices are still copying to the host.
 A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
 other threads lets no restore take this memory before this function has returned.
 
@@ -3732,8 +3737,10 @@ Since 0.2*/
     /**Unpins and frees the buffers that hold no tensor.
 
 - `out_bytes`: The pinned memory that was freed. May be NULL.
-@retval SH_OK The buffers are freed.
-@blocks Until copies out of these buffers have ended, and while the system unpins the memory.
+@retval SH_OK            The buffers are freed.
+@retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. A later call tries again.
+@blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
+the memory.
 Since 0.2*/
     pub fn sh_spiller_trim(spiller: *mut sh_spiller, out_bytes: *mut u64) -> sh_status;
     /**Writes one JSON object for each step to a file, when the step ends. docs/telemetry.md lists the fields. The previous
