@@ -9,6 +9,8 @@
  *     fail_call=NAME            only calls of this member count
  *     fail_status=CODE          the status of the failing calls (default -401)
  *     fail_count=N              this many calls fail in a row; 0 means all calls from then on (default 1)
+ *     late=1                    the planned call does not fail, but the device has gone from then on: copies do nothing
+ *                               and succeed, and whatever waits or asks whether something has ended fails
  *     delay_us=T                each call is delayed at random by up to this time
  *     delay_seed=N              seed of the random delays
  * All other options go to the wrapped backend.

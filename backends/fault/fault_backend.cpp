@@ -23,6 +23,9 @@ struct Device {
     const sh_backend* wrapped = nullptr;
     sh_backend_device* inner = nullptr;
     std::shared_ptr<CallLog> log;
+    bool late = false;
+    sh_status late_status = SH_ERROR_BACKEND;
+    mutable std::atomic<bool> gone{false};
 };
 
 Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
@@ -33,12 +36,28 @@ sh_status injected(sh_status status, Call call) {
     return fail(status, "%s: the fault backend made this call fail", name_of(call));
 }
 
+bool copies(Call call) {
+    return call == Call::copy_to_device || call == Call::copy_to_host || call == Call::copy_on_device ||
+           call == Call::fill;
+}
+
+bool asks(Call call) {
+    return call == Call::stream_synchronize || call == Call::event_query || call == Call::event_synchronize ||
+           call == Call::device_synchronize;
+}
+
 // Counts a call, and calls the wrapped backend unless the call has to fail.
 template <class Function, class... Arguments>
 sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*member, Arguments... arguments) {
     return guarded([&]() -> sh_status {
         const Device& device = device_of(handle);
-        if (const sh_status status = device.log->enter(call); status < 0) {
+        sh_status planned = device.log->enter(call);
+        if (device.late) {
+            if (planned < 0) device.gone = true;
+            if (device.gone && copies(call)) return SH_OK;
+            planned = device.gone && asks(call) ? device.late_status : SH_OK;
+        }
+        if (const sh_status status = planned; status < 0) {
             // A lost device copies nothing once it has said so.
             if (status == SH_ERROR_DEVICE_LOST && call == Call::stream_synchronize)
                 (void)(device.wrapped->*member)(device.inner, arguments...);
@@ -84,6 +103,8 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
         auto device = std::make_unique<Device>();
         device->log = std::make_shared<CallLog>();
         device->log->set_delays(settings.delay_ns, settings.delay_seed);
+        device->late = settings.late;
+        device->late_status = settings.fail_status;
         device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at, settings.fail_count,
                          settings.fail_status);
         set_latest_log(device->log);

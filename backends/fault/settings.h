@@ -17,6 +17,7 @@ struct Settings {
     uint64_t fail_at = 0;  // 0: no call fails
     uint64_t fail_count = 1;
     sh_status fail_status = SH_ERROR_BACKEND;
+    bool late = false;  // see fault.h
     uint64_t delay_ns = 0;
     uint64_t delay_seed = 1;
 };
