@@ -351,6 +351,10 @@ protected:
         uint64_t wrong = 0;
         if (step == 2)  // the helper is let go before anybody has asked for the tensors
             expect_success([&] { return sh_spiller_trim(spiller, nullptr); }, may_fail);
+        std::vector<uint64_t> addresses;
+        for (std::vector<uint8_t>& bytes : *memory) addresses.push_back(reinterpret_cast<uint64_t>(bytes.data()));
+        if (step == 1 && count == kCount)  // as far as the helper has not lost them
+            expect_known(sh_prefetch_spilled(spiller, tickets.data(), addresses.data(), kCount, stream), may_fail);
         for (uint64_t i = kCount; i-- > 0;) {
             sh_status status = SH_OK;
             for (int k = 0; k < 4; k++) {

@@ -97,17 +97,22 @@ Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t n
     return Status();
 }
 
-// If one piece fails after others were queued, or in the middle of them, waits for those.
-Status SpillLanes::in_pieces(HelpedLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
-                             bool* doubtful) {
-    for (uint64_t at = 0; at < bytes; at += kSpillPiece) {
-        const Status queued = no_throw([&] {
-            return lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
-        });
+// If one piece fails after others were queued, or in the middle of them, waits for those. What fails with a helper
+// comes again, over the other links.
+Status SpillLanes::in_pieces(HelpedLane& lane, Trust& trust, uint64_t address, transfer::PoolBuffer& buffer,
+                             uint64_t bytes, bool* doubtful) {
+    for (uint64_t at = 0; at < bytes;) {
+        const uint64_t piece = std::min(bytes - at, kSpillPiece);
+        const Status queued =
+            no_throw([&] { return lane.copy(address + at, static_cast<char*>(buffer.data) + at, piece); });
+        at += piece;
         if (queued.ok()) continue;
-        const Status waited = at || lane.helped() ? lane.synchronize() : Status();
+        const Status waited = at > piece || lane.helped() ? lane.synchronize() : Status();
         *doubtful = !waited.ok() || lane.host_is_doubtful();
-        return *doubtful ? unknown_end(waited.ok() ? queued : waited) : queued;
+        if (*doubtful) return unknown_end(waited.ok() ? queued : waited);
+        if (!lane.has_lost_helper()) return queued;
+        trust.note_losses();  // of the copies before this one
+        at = 0;
     }
     return Status();
 }
@@ -131,7 +136,7 @@ Queued SpillLanes::out(SavedCopy& copy) {
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
         const uint64_t helped = to_host_.helped_bytes();
         if (to_host_.helped()) SH_TRY(leave_with_help(copy));
-        SH_TRY(in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
+        SH_TRY(in_pieces(to_host_, out_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
         copy.helped = to_host_.helped_bytes() != helped;
         return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
     });
@@ -163,7 +168,7 @@ Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
         const std::array after = {comes_back_after_, buffer.filled};
         if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
         const uint64_t helped = to_device_.helped_bytes();
-        SH_TRY(in_pieces(to_device_, address, buffer, copy.span.bytes, &queued.doubtful));
+        SH_TRY(in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
         buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
     });
@@ -190,6 +195,15 @@ bool SpillLanes::may_come_back(const SavedCopy& copy) {
     if (!copy.helped || out_.is_right(copy.departure) || is_lost(copy)) return true;
     uint32_t done = 0;
     return device_.event_query(copy.buffer->filled, &done).ok() && done;
+}
+
+bool SpillLanes::is_return_lost(const SavedCopy& copy) {
+    const transfer::PoolBuffer& buffer = *copy.buffer;
+    uint32_t done = 0;
+    if (to_device_.helped() && !back_.is_right(buffer.emptying) && device_.event_query(buffer.emptied, &done).ok() &&
+        done)
+        (void)back_.has_ended(buffer.emptying);
+    return back_.is_lost(buffer.emptying);
 }
 
 Status SpillLanes::check_returns() {

@@ -58,8 +58,8 @@ public:
     bool may_come_back(const SavedCopy& copy);
     // Whether a helper has failed that may have copied a part of it, as far as the calls above have found out.
     bool is_lost(const SavedCopy& copy) const { return copy.helped && out_.is_lost(copy.departure); }
-    // The same of the last copy back.
-    bool is_return_lost(const SavedCopy& copy) const { return back_.is_lost(copy.buffer->emptying); }
+    // The same of the last copy back. Asks if it has ended.
+    bool is_return_lost(const SavedCopy& copy);
     // Fails, once, if a helper has failed that may have brought back a part of tensors that streams use already.
     Status check_returns();
     // Whether a helper that has failed may still write the copy's buffer, until end_doubt() has succeeded.
@@ -79,7 +79,8 @@ public:
 
 private:
     Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);
-    Status in_pieces(HelpedLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes, bool* doubtful);
+    Status in_pieces(HelpedLane& lane, Trust& trust, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
+                     bool* doubtful);
     Status ask_whether_captures(sh_stream stream);
     Status lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for);
     bool has_ended(sh_backend_event event);
