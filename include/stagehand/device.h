@@ -98,7 +98,8 @@ typedef struct sh_device_options {
         budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
         help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
         alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
-        Weights that it was bringing when it failed may be wrong: see docs/concepts.md.
+        Weights that it was bringing when it failed may have been wrong. They are loaded again, and one of the next
+        calls on the runtime fails once with SH_ERROR_BACKEND: see docs/concepts.md.
         Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
         of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
         links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call. So do

@@ -83,7 +83,7 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * @retval SH_OK                 All have ended.
  * @retval SH_ERROR_SOURCE       A load failed.
  * @retval SH_ERROR_CALLBACK     A load failed.
- * @retval SH_ERROR_BACKEND      The driver failed.
+ * @retval SH_ERROR_BACKEND      The driver failed, or a device that helps has failed: see docs/concepts.md.
  * @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
  * @blocks Until the copies have ended.

@@ -123,7 +123,8 @@ SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* i
  * @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
  * @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
  * @retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
- * @retval SH_ERROR_BACKEND        The driver failed. The step has ended.
+ * @retval SH_ERROR_BACKEND        The driver failed, or a device that helps has failed (see docs/concepts.md). The step
+ *                                 has ended.
  * @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
  * @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
  *         sh_telemetry_open().

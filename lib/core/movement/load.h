@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "core/memory/contents.h"
+#include "core/movement/helped_loads.h"
 #include "policy/pieces.h"
 #include "transfer/bond/bond.h"
 #include "transfer/route/issue.h"
@@ -36,6 +37,7 @@ struct Load {
     transfer::WaitSet waited;             // the entries of `waits` for which the copies have waited
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
+    HelpedLoads::Mark helped;     // what helpers had brought when it began
     uint64_t link_mark = 0;       // its place in the queue of the link
     transfer::BondedLoad bonded;  // and what the copies on other ways have waited for
     transfer::Issued copied;
@@ -58,6 +60,7 @@ struct Load {
         staged.waits.clear();
         staged.issued_pieces = staged.issued_bytes = staged.read_ns = 0;
         copied = {};
+        helped = {};
         link_mark = 0;
         failure = Status();
     }

@@ -24,6 +24,7 @@ Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbi
       mutex_(mutex),
       changed_(changed),
       stats_(stats),
+      helped_(device, registry, contents),
       runtime_name_(runtime_name),
       routes_(device, registry),
       meter_(device) {}
@@ -33,6 +34,13 @@ Loader::~Loader() {
 }
 
 Status Loader::open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
+
+Status Loader::set_helpers(Helpers* helpers) {
+    SH_TRY(helped_.open(helpers));
+    helpers_ = helpers;
+    routes_.set_bond(&helpers->bond());
+    return Status();
+}
 
 Load& Loader::take() {
     Load& load = loads_.take([this](Load& made) { made.loader = this; });
@@ -101,7 +109,9 @@ void Loader::tell_link(Load& load, uint64_t deadline_ns) {
 }
 
 // Loads write side by side on different ways. One that was broken off may still write pages that are written again now.
-Status Loader::begin_helped(const Load& load) {
+Status Loader::begin_helped(Unit& unit, Load& load) {
+    look_at_helpers();
+    load.helped = helped_.mark(unit);
     helpers_->choose();
     if (followed_ == broken_off_ && !load.after_all) return Status();
     SH_TRY(helpers_->bond().follow_all(lane_.stream()));
@@ -110,7 +120,7 @@ Status Loader::begin_helped(const Load& load) {
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    if (helpers_) SH_TRY(begin_helped(load));
+    if (helpers_) SH_TRY(begin_helped(unit, load));
     link_.note_use(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
@@ -168,11 +178,13 @@ Status Loader::complete(Unit& unit, Load& load) {
                     : device_.event_record(load.done, lane_.stream()));
     load.issued = true;
     contents_.issued(unit, load.runs);
+    helped_.queued(unit, load.helped);
     return Status();
 }
 
 void Loader::fail(Unit& unit, Load& load, Status status) {
     contents_.fail(unit, load.own_from, load.runs);
+    helped_.queued(unit, load.helped);  // chunks that stay are there, although the load has failed
     note_failure(load, std::move(status));
 }
 

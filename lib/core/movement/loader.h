@@ -19,6 +19,7 @@
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
+#include "core/movement/helped_loads.h"
 #include "core/movement/load.h"
 #include "core/movement/load_routes.h"
 #include "transfer/lane/lane.h"
@@ -38,10 +39,10 @@ public:
     sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
     transfer::CopyMeter& meter() { return meter_; }      // of the copies from pinned memory
     // Helpers bring a part of the loads. Before the first load.
-    void set_helpers(Helpers* helpers) {
-        helpers_ = helpers;
-        routes_.set_bond(&helpers->bond());
-    }
+    Status set_helpers(Helpers* helpers);
+    HelpedLoads& helped() { return helped_; }
+    // Finds out whether helpers have failed: see HelpedLoads.
+    void look_at_helpers() { helped_.look(lane_.stream()); }
     // See LoadRoutes. Before the first load.
     void set_unpacker(transfer::Unpacker* unpacker) { routes_.set_unpacker(unpacker); }
 
@@ -87,7 +88,7 @@ private:
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
     void tell_link(Load& load, uint64_t deadline_ns);
-    Status begin_helped(const Load& load);
+    Status begin_helped(Unit& unit, Load& load);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void note_delivery(Unit& unit, const Load& load);
@@ -107,6 +108,7 @@ private:
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
     Helpers* helpers_ = nullptr;
+    HelpedLoads helped_;
     const std::string& runtime_name_;  // for the trace
     transfer::Lane lane_;
     uint32_t queued_ = 0;

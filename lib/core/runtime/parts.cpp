@@ -27,6 +27,11 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
     loader.set_unpacker(&unpack_memory.unpacker());
 }
 
+Status Parts::late_failure() {
+    Status status = write_back.take_failure();
+    return status.ok() ? loader.helped().take_failure() : status;
+}
+
 Status Parts::unknown_block(sh_block id) const {
     SH_TRY(gate.usable());
     return Status(SH_ERROR_INVALID_HANDLE, "block " + std::to_string(id) + " is not a block of " + gate.title());

@@ -39,9 +39,10 @@ struct Parts {
 
     BackendDevice& backend() const { return device->backend(); }
     uint64_t page_bytes() const { return device->page_bytes(); }
-    // Returns the failure of a write-back that nobody waited for, once. The runtime is lost if device memory cannot be
-    // trusted any more.
-    Status take_failure() { return gate.note(write_back.take_failure()); }
+    // Returns the failure of a write-back that nobody waited for, or that of a helper's copy, once.
+    Status late_failure();
+    // The same. The runtime is lost if device memory cannot be trusted any more.
+    Status take_failure() { return gate.note(late_failure()); }
     Status unknown_block(sh_block id) const;
     // An error if the stream captures. The capture is not one of this runtime, so nothing of this runtime may take part
     // in it.

@@ -41,7 +41,7 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
     SH_TRY(runtime->parts_.helpers.open(runtime->name()));
     if (runtime->parts_.helpers.any()) {
-        runtime->parts_.loader.set_helpers(&runtime->parts_.helpers);
+        SH_TRY(runtime->parts_.loader.set_helpers(&runtime->parts_.helpers));
         runtime->parts_.unpack_memory.unpacker().set_bond(&runtime->parts_.helpers.bond());
     }
     SH_TRY(runtime->parts_.loader.open(runtime->device().lanes()));
@@ -170,6 +170,7 @@ Status Runtime::synchronize(Lock& lock) {
     const Gate::Inside inside(parts_.gate);
     parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
     parts_.write_back.drain(lock);
+    parts_.loader.helped().expect_all(parts_.loader.stream());
     Status status = unlocked(lock, [&] {
         const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
         return loads.ok() ? back : loads;
@@ -179,7 +180,8 @@ Status Runtime::synchronize(Lock& lock) {
         parts_.loader.settle(unit, &failure);
         if (status.ok()) status = failure;
     }
-    if (status.ok()) status = parts_.write_back.take_failure();
+    parts_.loader.look_at_helpers();
+    if (status.ok()) status = parts_.late_failure();
     return parts_.gate.note(status);
 }
 

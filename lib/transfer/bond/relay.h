@@ -51,9 +51,9 @@ public:
     bool settled() const { return settled_; }
     // Fails if the helper has failed.
     Status check();
-    // On the way to the host: the helper has failed, so that host memory may lack what was copied before. It may still
-    // be written, until end_doubt() has succeeded.
-    bool is_distrusted() const { return !to_device() && helper_failed_.load(std::memory_order_relaxed); }
+    // The helper has failed, so that what was copied before may be wrong.
+    bool is_distrusted() const { return helper_failed_.load(std::memory_order_relaxed); }
+    // On the way to the host: such a helper may still write host memory, until end_doubt() has succeeded.
     bool host_is_doubtful() const { return host_doubtful_.load(std::memory_order_relaxed); }
     Status end_doubt();
     // The same in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().

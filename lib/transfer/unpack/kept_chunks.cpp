@@ -38,6 +38,11 @@ uint64_t KeptChunks::address_of(uint64_t chunk) const {
     return place < of_period_ ? periods_[period] + bytes_of_chunks(source_, chunk - place, chunk) : 0;
 }
 
+void KeptChunks::forget() {
+    for (uint64_t chunk = range_.begin; chunk < range_.end; chunk++)
+        if (there_[chunk - range_.begin].exchange(false, std::memory_order_acq_rel)) missing_++;
+}
+
 void add_by_place(const Source& source, ChunkRange range, uint64_t* bytes_at) {
     for (uint64_t chunk = range.begin; chunk < range.end; chunk++)
         bytes_at[(chunk - range.begin) % kKeptPeriod] += bytes_of_chunks(source, chunk, chunk + 1);

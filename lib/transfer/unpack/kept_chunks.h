@@ -39,6 +39,8 @@ public:
     void set_there(uint64_t chunk) {
         if (!there_[chunk - range_.begin].exchange(true, std::memory_order_acq_rel)) missing_--;
     }
+    // All kept chunks are to be brought again.
+    void forget();
     bool any_missing() const { return missing_ != 0; }  // of the kept chunks
 
 private:

@@ -548,7 +548,8 @@ options. Open it earlier to choose its options, such as its budget. Each runtime
 budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
 help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
 alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
-Weights that it was bringing when it failed may be wrong: see docs/concepts.md.
+Weights that it was bringing when it failed may have been wrong. They are loaded again, and one of the next
+calls on the runtime fails once with SH_ERROR_BACKEND: see docs/concepts.md.
 Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
 of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
 links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call. So do
@@ -3171,7 +3172,7 @@ for launches of graphs, whose streams the caller can synchronize.
 @retval SH_OK                 All have ended.
 @retval SH_ERROR_SOURCE       A load failed.
 @retval SH_ERROR_CALLBACK     A load failed.
-@retval SH_ERROR_BACKEND      The driver failed.
+@retval SH_ERROR_BACKEND      The driver failed, or a device that helps has failed: see docs/concepts.md.
 @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
 @blocks Until the copies have ended.
@@ -3862,7 +3863,8 @@ step go on.
 @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
 @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
 @retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
-@retval SH_ERROR_BACKEND        The driver failed. The step has ended.
+@retval SH_ERROR_BACKEND        The driver failed, or a device that helps has failed (see docs/concepts.md). The step
+has ended.
 @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
 @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
 sh_telemetry_open().
