@@ -273,6 +273,7 @@ Result copy_on_device(const Driver& driver, Address to, Address from, size_t byt
 constexpr bool kReachesPeers = true;
 constexpr bool kHashesContents = true;
 constexpr bool kUnpacks = true;
+constexpr bool kPacksTiles = true;
 
 // Calls fn(data) in the stream.
 template <class Driver>

@@ -17,7 +17,12 @@ for option in ("-target-cpu", "sm_50", "-target-feature", "+ptx60"):
     OPTIONS += ["-Xclang", option]
 
 
-PROGRAMS = {"content_hash": "kContentHashProgram", "unpack": "kUnpackProgram"}
+PROGRAMS = {
+    "content_hash": "kContentHashProgram",
+    "pack": "kPackProgram",
+    "unpack": "kUnpackProgram",
+    "unpack_tiles": "kUnpackTilesProgram",
+}
 
 
 def header(name, constant):

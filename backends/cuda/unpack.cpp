@@ -1,8 +1,9 @@
-// Unpacks weights on the GPU. The driver translates the programs at their first use.
+// Unpacks weights on the GPU.
 #include "gpu/unpack.h"
 
 #include <algorithm>
 
+#include "programs.h"
 #include "support/packed.h"
 #include "unpack_ptx.h"
 
@@ -20,46 +21,25 @@ struct Places {
 constexpr const char* kPrograms[] = {"sh_unpack_bf16", "sh_unpack_f16", "sh_unpack_f32", "sh_unpack_f8_e4m3",
                                      "sh_unpack_f8_e5m2"};
 
-sh_status load_unpack(Device& device) {
-    CUmodule module = nullptr;
-    SH_GPU_TRY(module_load, &module, kUnpackProgram);
-    for (size_t i = 0; i < std::size(kPrograms); i++) {
-        CUfunction function = nullptr;
-        const api::Result result = driver()->module_function(&function, module, kPrograms[i]);
-        if (result != api::kSuccess) {
-            driver()->module_unload(module);
-            return failed(result, "loading the program that unpacks weights");
-        }
-        device.unpack_functions[i] = function;
-    }
-    device.unpack_module = module;
-    return SH_OK;
-}
-
 }  // namespace
 
 sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_packed* packed) {
     Device& device = device_of(handle);
     if (const sh_status status = support::check_packed(*packed); status < 0) return status;
     SH_GPU_ENTER(device);
-    {
-        const std::lock_guard lock(device.unpack_mutex);
-        if (!device.unpack_module)
-            if (const sh_status status = load_unpack(device); status < 0) return status;
-    }
+    if (const sh_status status = load(device, device.unpack_programs, kUnpackProgram, kPrograms); status < 0)
+        return status;
     api::Address from = packed->from, to = packed->to, failed_word = packed->failed;
     uint64_t elements = packed->elements;
     Places places = {};
     std::copy_n(packed->places, packed->chunks + 1, places.at);
     void* arguments[] = {&from, &places, &elements, &to, &failed_word};
     const uint64_t groups = (elements + kTileElements - 1) / kTileElements;
-    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(device.unpack_functions[packed->format - 1]),
+    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(device.unpack_programs.functions[packed->format - 1]),
                static_cast<unsigned>(groups), 1, 1, kUnpackThreads, 1, 1, 0, (api::Stream)(stream), arguments, nullptr);
     return SH_OK;
 }
 
-void unload_unpack(Device& device) {
-    if (device.unpack_module) driver()->module_unload(static_cast<CUmodule>(device.unpack_module));
-}
+void unload_unpack(Device& device) { unload(device.unpack_programs); }
 
 }  // namespace SH_GPU_NAMESPACE

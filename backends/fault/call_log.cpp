@@ -23,6 +23,7 @@ constexpr const char* kNames[] = {
     "thread_begin",        "stream_is_capturing",
     "memory_is_reachable", "device_synchronize",
     "contents_hash",       "unpack",
+    "pack_tiles",          "unpack_tiles",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 

@@ -47,8 +47,10 @@ enum class Call : uint8_t {
     device_synchronize,
     contents_hash,
     unpack,
+    pack_tiles,
+    unpack_tiles,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::unpack) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::unpack_tiles) + 1;
 
 const char* name_of(Call call);
 // Returns false if no counted member has the name.

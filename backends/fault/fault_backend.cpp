@@ -276,6 +276,18 @@ sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_p
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend unpacks nothing");
 }
 
+sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
+    if (device_of(handle).wrapped->pack_tiles)
+        return pass(handle, Call::pack_tiles, &sh_backend::pack_tiles, stream, tiles);
+    return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
+}
+
+sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
+    if (device_of(handle).wrapped->unpack_tiles)
+        return pass(handle, Call::unpack_tiles, &sh_backend::unpack_tiles, stream, tiles);
+    return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -317,6 +329,8 @@ constexpr sh_backend kTable = {
     .device_synchronize = device_synchronize,
     .contents_hash = contents_hash,
     .unpack = unpack,
+    .pack_tiles = pack_tiles,
+    .unpack_tiles = unpack_tiles,
 };
 
 }  // namespace

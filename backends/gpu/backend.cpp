@@ -9,6 +9,7 @@
 #include "gpu/busy.h"
 #include "gpu/content_hash.h"
 #include "gpu/device.h"
+#include "gpu/pack_tiles.h"
 #include "gpu/unpack.h"
 #include "support/device_info.h"
 #include "support/last_error.h"
@@ -86,6 +87,7 @@ void device_close(sh_backend_device* device) {
             unload_busy(*closed);
             unload_content_hash(*closed);
             unload_unpack(*closed);
+            unload_pack_tiles(*closed);
         }
     }
     api::close_context(*driver(), closed->index);
@@ -162,6 +164,10 @@ sh_backend make_table() {
     table.device_synchronize = device_synchronize;
     if (api::kHashesContents) table.contents_hash = contents_hash;
     if (api::kUnpacks) table.unpack = unpack;
+    if (api::kPacksTiles) {
+        table.pack_tiles = pack_tiles;
+        table.unpack_tiles = unpack_tiles;
+    }
     if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
     return table;
 }

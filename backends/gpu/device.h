@@ -18,6 +18,12 @@ struct Launch {
     int64_t busy_ns;
 };
 
+// The programs of a module, by format.
+struct Programs {
+    void* module = nullptr;
+    void* functions[5] = {};
+};
+
 struct Device {
     api::DeviceIndex index = 0;
     api::Context context = {};
@@ -25,10 +31,9 @@ struct Device {
     std::mutex busy_mutex;   // guards the program of busy.h
     void* busy_module = nullptr;
     void* busy_function = nullptr;
-    std::mutex unpack_mutex;  // guards the loading of the programs of unpack.h
-    void* unpack_module = nullptr;
-    void* unpack_functions[5] = {};  // by format
-    std::mutex hash_mutex;           // guards the program of content_hash.h
+    std::mutex programs_mutex;  // guards the loading of the programs of unpack.h and pack_tiles.h
+    Programs unpack_programs, pack_programs, unpack_tiles_programs;
+    std::mutex hash_mutex;  // guards the program of content_hash.h
     void* hash_module = nullptr;
     void* hash_function = nullptr;
     api::Address hash_buffer = {};  // for ranges and digests

@@ -278,6 +278,7 @@ Result copy_on_device(const Driver& driver, Address to, Address from, size_t byt
 constexpr bool kReachesPeers = false;
 constexpr bool kHashesContents = false;
 constexpr bool kUnpacks = false;
+constexpr bool kPacksTiles = false;
 
 struct HostCall {
     void (*fn)(void*);

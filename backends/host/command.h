@@ -13,7 +13,18 @@
 namespace stagehand::host {
 
 struct Command {
-    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, unpack, wait, record, launch };
+    enum class Kind : uint8_t {
+        copy_to_device,
+        copy_to_host,
+        copy_on_device,
+        fill,
+        unpack,
+        pack_tiles,
+        unpack_tiles,
+        wait,
+        record,
+        launch
+    };
 
     Kind kind = Kind::launch;
     uint8_t fill_value = 0;
@@ -25,6 +36,7 @@ struct Command {
     void* user_data = nullptr;
     int64_t busy_ns = 0;
     std::unique_ptr<const sh_backend_packed> packed;
+    std::unique_ptr<const sh_backend_tiles> tiles;
     RecordPointer record;  // the record to complete or to wait for
 };
 

@@ -243,6 +243,26 @@ sh_status unpack(sh_backend_device* device, sh_stream stream, const sh_backend_p
     });
 }
 
+// The elements may be the engine's: what it allocates need not be memory of the device here.
+sh_status enqueue_tiles(sh_backend_device* device, sh_stream stream, Command::Kind kind,
+                        const sh_backend_tiles* tiles) {
+    return guarded([&]() -> sh_status {
+        if (sh_status status = support::check_tiles(*tiles); status < 0) return status;
+        Command command;
+        command.kind = kind;
+        command.tiles = std::make_unique<const sh_backend_tiles>(*tiles);
+        return device_of(device).enqueue(stream, std::move(command));
+    });
+}
+
+sh_status pack_tiles(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles) {
+    return enqueue_tiles(device, stream, Command::Kind::pack_tiles, tiles);
+}
+
+sh_status unpack_tiles(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles) {
+    return enqueue_tiles(device, stream, Command::Kind::unpack_tiles, tiles);
+}
+
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
     return guarded([&]() -> sh_status {
         const bool mapped = device_of(device).memory().check_mapped(address, bytes) >= 0;
@@ -307,6 +327,8 @@ constexpr sh_backend kTable = {
     .device_synchronize = device_synchronize,
     .contents_hash = contents_hash,
     .unpack = unpack,
+    .pack_tiles = pack_tiles,
+    .unpack_tiles = unpack_tiles,
 };
 
 }  // namespace

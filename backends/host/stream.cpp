@@ -105,6 +105,10 @@ void Stream::carry_out(Command& command) {
             return launch(command);
         case Command::Kind::unpack:
             return unpack(*command.packed, command.issued_ns);
+        case Command::Kind::pack_tiles:
+            return pack_tiles(*command.tiles, command.issued_ns);
+        case Command::Kind::unpack_tiles:
+            return unpack_tiles(*command.tiles, command.issued_ns);
         default:
             return copy(command);
     }
@@ -145,6 +149,36 @@ void Stream::unpack(const sh_backend_packed& packed, uint64_t issued_ns) {
     constexpr uint32_t kFailed = 1;
     if (!good && packed.failed) std::memcpy(reinterpret_cast<void*>(packed.failed), &kFailed, sizeof kFailed);
     end_operation(start_ns, pacing_.latency_ns, began_ns);
+}
+
+void Stream::pack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns) {
+    const uint64_t start_ns = std::max(model_ns_, issued_ns), began_ns = now_ns();
+    uint64_t bytes = 0;
+    codec::each_tile(static_cast<codec::FloatFormat>(tiles.format), tiles.elements, [&](const codec::TilePlace& tile) {
+        bytes += codec::pack_tile(tile.format, reinterpret_cast<const uint8_t*>(tiles.device) + tile.offset,
+                                  tile.elements, static_cast<uint8_t*>(tiles.host) + tile.place);
+    });
+    end_copy(pacing_.to_host, bytes, start_ns, began_ns);
+}
+
+void Stream::unpack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns) {
+    const uint64_t start_ns = std::max(model_ns_, issued_ns), began_ns = now_ns();
+    uint64_t bytes = 0;
+    codec::each_tile(static_cast<codec::FloatFormat>(tiles.format), tiles.elements, [&](const codec::TilePlace& tile) {
+        const std::span<const uint8_t> packed =
+            codec::tile_at(static_cast<const uint8_t*>(tiles.host) + tile.place, tile.format, tile.elements);
+        bytes += packed.size();
+        (void)codec::unpack_tile(tile.format, packed, tile.elements,
+                                 reinterpret_cast<uint8_t*>(tiles.device) + tile.offset);
+    });
+    end_copy(pacing_.to_device, bytes, start_ns, began_ns);
+}
+
+// A copy whose bytes the CPU has made already. It takes the time of the link, and at least what it took.
+void Stream::end_copy(Link& link, uint64_t bytes, uint64_t start_ns, uint64_t began_ns) {
+    uint64_t least_ns = pacing_.latency_ns;
+    if (pacing_.bandwidth) least_ns = link.take(start_ns, pacing_.copy_duration_ns(bytes)) - start_ns;
+    end_operation(start_ns, least_ns, began_ns);
 }
 
 void Stream::launch(const Command& command) {

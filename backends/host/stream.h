@@ -41,6 +41,9 @@ private:
     void copy(const Command& command);
     void launch(const Command& command);
     void unpack(const sh_backend_packed& packed, uint64_t issued_ns);
+    void pack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns);
+    void unpack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns);
+    void end_copy(Link& link, uint64_t bytes, uint64_t start_ns, uint64_t began_ns);
     void end_operation(uint64_t start_ns, uint64_t least_ns, uint64_t began_ns);
     void delay_at_random();
 

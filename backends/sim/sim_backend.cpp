@@ -193,6 +193,8 @@ constexpr sh_backend kTable = {
     .device_synchronize = device_synchronize,
     .contents_hash = nullptr,
     .unpack = unpack,
+    .pack_tiles = nullptr,  // the link would have to know how much of each tile is left
+    .unpack_tiles = nullptr,
 };
 
 }  // namespace

@@ -49,4 +49,13 @@ inline sh_status check_packed(const sh_backend_packed& packed) {
     return SH_OK;
 }
 
+inline sh_status check_tiles(const sh_backend_tiles& tiles) {
+    const auto wrong = [](const char* what) { return fail(SH_ERROR_INVALID_ARGUMENT, "tiles: %s", what); };
+    if (!element_bytes(tiles.format)) return wrong("the format is unknown");
+    if (!tiles.elements) return wrong("there are no elements");
+    if (!tiles.device || !tiles.host) return wrong("an address is 0");
+    if (tiles.device % 16 || reinterpret_cast<uintptr_t>(tiles.host) % 16) return wrong("an address is not aligned");
+    return SH_OK;
+}
+
 }  // namespace stagehand::support

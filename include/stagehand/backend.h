@@ -122,6 +122,19 @@ typedef struct sh_backend_packed {
     uint32_t places[129];
 } sh_backend_packed;
 
+/** The number of elements in every tile but the last. \since 0.2 */
+#define SH_BACKEND_TILE_ELEMENTS 8192
+
+/** Elements in device memory, and their tiles in host memory. lib/codec/tile.h describes tiles. Tile k begins at k
+    times the bytes of the largest tile, which are 16 more than those of its elements. \since 0.2 */
+typedef struct sh_backend_tiles {
+    uint32_t struct_size;
+    uint32_t format;   /**< SH_BACKEND_FORMAT_* */
+    uint64_t device;   /**< Address of the elements: a multiple of 16. */
+    void* host;        /**< Pinned memory: a multiple of 16. */
+    uint64_t elements; /**< At least 1. */
+} sh_backend_tiles;
+
 /** What the library offers to a backend. Valid until the process ends. */
 typedef struct sh_backend_host {
     uint32_t struct_size;
@@ -247,6 +260,12 @@ typedef struct sh_backend {
         is read and nothing beyond the elements is written, whatever the chunks hold. Optional: the
         library's workers unpack without it. \since 0.2 */
     sh_status (*unpack)(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed);
+    /** Queues the packing of elements into tiles in host memory, and the way back. `tiles` is read during the call.
+        What crosses the link is packed. The way back reads nothing beyond the tiles and writes nothing beyond the
+        elements, whatever the tiles hold. Optional, both or none: the library copies the elements without it.
+        \since 0.2 */
+    sh_status (*pack_tiles)(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles);
+    sh_status (*unpack_tiles)(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles);
 } sh_backend;
 
 /**

@@ -40,7 +40,12 @@ enum {
     SH_SPILLER_KEEP_BYTES = 1,
     /** Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
         debugging: sh_restore() then blocks. */
-    SH_SPILLER_CHECKSUMS = 2
+    SH_SPILLER_CHECKSUMS = 2,
+    /** Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
+        or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
+        link. A tensor whose address is no multiple of 16, that finds no pinned buffer, or that leaves while helpers
+        copy (sh_device_options.helpers), leaves as it is. */
+    SH_SPILLER_PACK = 4
 };
 
 /** A size class of the pool of pinned memory. */
@@ -104,7 +109,8 @@ static inline void sh_spiller_options_init(sh_spiller_options* options) {
  * @retval SH_OK                     The spiller exists.
  * @retval SH_ERROR_INVALID_ARGUMENT An option is out of range or contradicts another. The text names the option.
  * @retval SH_ERROR_BACKEND          The driver failed.
- * @blocks While it pins the buffers of `classes`.
+ * @blocks While it pins the buffers of `classes`. With SH_SPILLER_PACK also while the device packs something for a
+ *         trial, for which the driver translates programs.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_create(sh_device* device, const sh_spiller_options* options,
@@ -162,10 +168,12 @@ typedef struct sh_saved_tensor {
     /** Device memory in use now, as the engine's allocator counts it, for the watermarks. 0: the library asks the
         driver. */
     uint64_t used_bytes;
+    uint32_t format;   /**< SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. \since 0.2 */
+    uint32_t reserved; /**< 0. \since 0.2 */
 } sh_saved_tensor;
 
 #define SH_SAVED_TENSOR_INIT \
-    { sizeof(sh_saved_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_saved_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_saved_tensor_init(sh_saved_tensor* tensor) {
     const sh_saved_tensor initial = SH_SAVED_TENSOR_INIT;
     *tensor = initial;
@@ -269,7 +277,8 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket
  *                                   this memory as before.
  * @retval SH_KEPT                   The memory of sh_spill() has the bytes. The tensor stays from now on, and
  *                                   sh_spiller_collect() will not name it.
- * @retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
+ * @retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away; or it is no multiple of 16 and the tensor
+ *                                   has left packed (SH_SPILLER_PACK).
  * @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
  * @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
  * @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again. It
@@ -316,7 +325,8 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint
  *                  it, but only once in all.
  * @param stream    Must exist as long as this memory belongs to the prefetch.
  * @retval SH_OK                     The copies are queued.
- * @retval SH_ERROR_INVALID_ARGUMENT An address is 0, or a list is NULL. No copy is queued.
+ * @retval SH_ERROR_INVALID_ARGUMENT An address is 0, or is no multiple of 16 and its tensor has left packed; or a list
+ *                                   is NULL. No copy is queued.
  * @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
  * @retval SH_ERROR_BACKEND          The driver failed. Copies that were queued go on: sh_ticket_get_info() tells.
  * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends. The copy may write to its memory at any
@@ -375,10 +385,11 @@ typedef struct sh_spiller_stats {
     /** The most device memory in use that sh_spill() saw in the step, or in the last step. */
     uint64_t used_peak_bytes;
     uint64_t helped_bytes; /**< The part of spill_bytes and restore_bytes that crossed the links of other devices. */
+    uint64_t packed_bytes; /**< The part of spill_bytes that has left packed. */
 } sh_spiller_stats;
 
 #define SH_SPILLER_STATS_INIT \
-    { sizeof(sh_spiller_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_spiller_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
     const sh_spiller_stats initial = SH_SPILLER_STATS_INIT;
     *stats = initial;

@@ -140,6 +140,13 @@ public:
         return check(table_.contents_hash(device_, stream, count, ranges, digests), "contents_hash");
     }
     bool unpacks() const { return table_.unpack != nullptr; }
+    bool packs_tiles() const { return table_.pack_tiles && table_.unpack_tiles; }
+    Status pack_tiles(sh_stream stream, const sh_backend_tiles& tiles) {
+        return check(table_.pack_tiles(device_, stream, &tiles), "pack_tiles");
+    }
+    Status unpack_tiles(sh_stream stream, const sh_backend_tiles& tiles) {
+        return check(table_.unpack_tiles(device_, stream, &tiles), "unpack_tiles");
+    }
     Status unpack(sh_stream stream, const sh_backend_packed& packed) {
         return check(table_.unpack(device_, stream, &packed), "unpack");
     }

@@ -241,6 +241,16 @@ bool unpack_tile(FloatFormat format, std::span<const uint8_t> tile, uint32_t ele
     return with_format(format, [&]<FloatFormat kFormat> { return unpack_elements<kFormat>(tile, elements, to); });
 }
 
+std::span<const uint8_t> tile_at(const uint8_t* place, FloatFormat format, uint32_t elements) {
+    TileHeader header;
+    std::memcpy(&header, place, sizeof header);
+    const uint64_t most = largest_tile_bytes(format, elements);
+    const uint64_t coded = with_format(format, [&]<FloatFormat kFormat> {
+        return Elements<kFormat>::coded_bytes(elements, std::min(header.escapes, elements));
+    });
+    return {place, header.kind == kRaw ? most : std::min(most, coded)};
+}
+
 bool is_raw_tile(std::span<const uint8_t> tile) {
     return tile.size() > offsetof(TileHeader, kind) && tile[offsetof(TileHeader, kind)] == kRaw;
 }

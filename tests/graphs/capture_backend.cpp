@@ -136,6 +136,20 @@ sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_p
     });
 }
 
+sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
+    const sh_backend_tiles copy = *tiles;
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.pack_tiles(inner, own, &copy);
+    });
+}
+
+sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
+    const sh_backend_tiles copy = *tiles;
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.unpack_tiles(inner, own, &copy);
+    });
+}
+
 sh_status fill(sh_backend_device* handle, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
     return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
         return host.fill(inner, own, to, value, bytes);
@@ -247,6 +261,8 @@ sh_backend make_table() {
     MEMBER(device_synchronize);
     MEMBER(contents_hash);
     MEMBER(unpack);
+    MEMBER(pack_tiles);
+    MEMBER(unpack_tiles);
     MEMBER(memory_is_reachable);
     return table;
 }

@@ -33,10 +33,27 @@ CUresult unless(Answer answer, Call call) {
 
 // The known programs: the backend's program, which keeps a stream busy for a number of nanoseconds, and the programs of
 // the tests.
-constexpr const char* kPrograms[] = {"sh_busy",         "sh_test_write",     "sh_test_check",
-                                     "sh_content_hash", "sh_unpack_bf16",    "sh_unpack_f16",
-                                     "sh_unpack_f32",   "sh_unpack_f8_e4m3", "sh_unpack_f8_e5m2"};
-enum : uintptr_t { kBusy = 1, kWrite, kCheck, kHash, kUnpack };  // kUnpack: the first of five
+constexpr const char* kPrograms[] = {"sh_busy",
+                                     "sh_test_write",
+                                     "sh_test_check",
+                                     "sh_content_hash",
+                                     "sh_unpack_bf16",
+                                     "sh_unpack_f16",
+                                     "sh_unpack_f32",
+                                     "sh_unpack_f8_e4m3",
+                                     "sh_unpack_f8_e5m2",
+                                     "sh_pack_bf16",
+                                     "sh_pack_f16",
+                                     "sh_pack_f32",
+                                     "sh_pack_f8_e4m3",
+                                     "sh_pack_f8_e5m2",
+                                     "sh_unpack_tiles_bf16",
+                                     "sh_unpack_tiles_f16",
+                                     "sh_unpack_tiles_f32",
+                                     "sh_unpack_tiles_f8_e4m3",
+                                     "sh_unpack_tiles_f8_e5m2"};
+// The last three are the first of five.
+enum : uintptr_t { kBusy = 1, kWrite, kCheck, kHash, kUnpack, kPackTiles = kUnpack + 5, kUnpackTiles = kPackTiles + 5 };
 
 struct Run {
     uintptr_t program;
@@ -205,6 +222,7 @@ STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
     *module = reinterpret_cast<CUmodule>(&stub());
     const bool known = std::strstr(text, ".entry sh_busy(.param .u64 busy_ns)") ||
                        std::strstr(text, ".entry sh_content_hash(") || std::strstr(text, ".entry sh_unpack_bf16(") ||
+                       std::strstr(text, ".entry sh_pack_bf16(") || std::strstr(text, ".entry sh_unpack_tiles_bf16(") ||
                        std::strcmp(text, stagehand::test::kPatternProgram) == 0;
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -230,6 +248,18 @@ STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsign
                                                                    sh_stream own) {
                          return backend.stream_launch(device, own, nullptr, nullptr, busy_ns);
                      });
+    }
+    if (program >= kPackTiles) {
+        const bool out = program < kUnpackTiles;
+        sh_backend_tiles tiles = {};
+        tiles.struct_size = sizeof tiles;
+        tiles.format = static_cast<uint32_t>(program - (out ? kPackTiles : kUnpackTiles)) + SH_BACKEND_FORMAT_BF16;
+        tiles.device = argument(out ? 0 : 2);
+        tiles.host = reinterpret_cast<void*>(argument(out ? 2 : 0));
+        tiles.elements = argument(1);
+        return queue(stream, Kind::launch, [=](const sh_backend& backend, sh_backend_device* device, sh_stream own) {
+            return out ? backend.pack_tiles(device, own, &tiles) : backend.unpack_tiles(device, own, &tiles);
+        });
     }
     if (program >= kUnpack) {
         sh_backend_packed packed = {};

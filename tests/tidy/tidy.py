@@ -21,7 +21,9 @@ TEXTS = SOURCES | {".md", ".build", ".map", ".toml", ".txt", ".yml", ".json", ""
 GENERATED = {
     "bindings/rust/libstagehand-sys/src/bindings.rs",
     "bindings/python/src/cdef.h",
+    "backends/cuda/pack_ptx.h",
     "backends/cuda/unpack_ptx.h",
+    "backends/cuda/unpack_tiles_ptx.h",
     "bindings/python/libstagehand/_generated.py",
 }
 # Of others, and kept as they are.

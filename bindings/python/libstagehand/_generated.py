@@ -333,6 +333,7 @@ class SpillerStats:
     unpinned_bytes: int
     used_peak_bytes: int
     helped_bytes: int
+    packed_bytes: int
 
 
 @dataclass(frozen=True)

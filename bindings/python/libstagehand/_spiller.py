@@ -54,6 +54,7 @@ class Spiller:
         pool_bytes: int = 0,
         classes: Iterable[tuple[int, int]] = (),
         checksums: bool = False,
+        pack: bool = False,
     ) -> None:
         self.device = device
         self._handle: Any = ffi.NULL
@@ -64,6 +65,8 @@ class Spiller:
             options.keep_bytes = keep_bytes
         if checksums:
             options.flags |= lib.SH_SPILLER_CHECKSUMS
+        if pack:
+            options.flags |= lib.SH_SPILLER_PACK
         options.high_watermark_bytes, options.low_watermark_bytes = high_watermark_bytes, low_watermark_bytes
         options.least_bytes, options.pool_bytes = least_bytes, pool_bytes
         options.to_host_bytes, options.to_device_bytes = to_host_bytes, to_device_bytes
@@ -128,6 +131,7 @@ class Spiller:
         used_bytes: int = 0,
         now: bool = False,
         keep: bool = False,
+        format: int = 0,
     ) -> Ticket:
         """Saves a tensor. The caller keeps its memory until collect() names the ticket, or until the ticket is
         released. `now` has the tensor leave, and `keep` has it stay.
@@ -141,7 +145,7 @@ class Spiller:
         tensor.address, tensor.element_bytes = address, element_bytes
         tensor.dimensions, tensor.sizes, tensor.strides = len(shape), shape, steps
         tensor.storage_address, tensor.storage_bytes, tensor.storage_key = storage_address, storage_bytes, storage_key
-        tensor.used_bytes = used_bytes
+        tensor.used_bytes, tensor.format = used_bytes, format
         flags = (lib.SH_SPILL_NOW if now else 0) | (lib.SH_SPILL_KEEP if keep else 0)
         held = ffi.new(_NUMBER)
         ticket = Ticket(self, held)

@@ -44,7 +44,7 @@ int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, u
 int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
 int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *open);
 int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *open);
-int32_t sh_py_spill(sh_spiller *spiller, uint64_t address, uint32_t element_bytes, uint64_t dimensions,
+int32_t sh_py_spill(sh_spiller *spiller, uint64_t address, uint32_t element_bytes, uint32_t format, uint64_t dimensions,
                     const int64_t *sizes, const int64_t *strides, uint64_t storage_address, uint64_t storage_bytes,
                     uint64_t storage_key, uint64_t used_bytes, uint64_t stream, uint32_t flags, uint64_t *out,
                     uint64_t capacity);

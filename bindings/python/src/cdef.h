@@ -510,7 +510,8 @@ typedef struct sh_spiller sh_spiller;
 typedef uint64_t sh_ticket;
 enum {
     SH_SPILLER_KEEP_BYTES = 1,
-    SH_SPILLER_CHECKSUMS = 2
+    SH_SPILLER_CHECKSUMS = 2,
+    SH_SPILLER_PACK = 4
 };
 typedef struct sh_spill_class {
     uint32_t struct_size;
@@ -550,6 +551,8 @@ typedef struct sh_saved_tensor {
         storage_bytes;
     uint64_t storage_key;
     uint64_t used_bytes;
+    uint32_t format;
+    uint32_t reserved;
 } sh_saved_tensor;
 enum {
     SH_SPILL_NOW = 1,
@@ -608,6 +611,7 @@ typedef struct sh_spiller_stats {
     uint64_t unpinned_bytes;
     uint64_t used_peak_bytes;
     uint64_t helped_bytes;
+    uint64_t packed_bytes;
 } sh_spiller_stats;
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);

@@ -120,12 +120,13 @@ static int32_t sh_py_capture_begin(sh_runtime* runtime, uint64_t stream, int32_t
 
 /* Saves a tensor whose description has been taken apart. The ticket is in out[0] before this function returns. Then the
  * tickets that have left are collected: out[1] is their number, and they are in out[2] to out[1 + capacity]. */
-static int32_t sh_py_spill(sh_spiller* spiller, uint64_t address, uint32_t element_bytes, uint64_t dimensions,
-                           const int64_t* sizes, const int64_t* strides, uint64_t storage_address,
+static int32_t sh_py_spill(sh_spiller* spiller, uint64_t address, uint32_t element_bytes, uint32_t format,
+                           uint64_t dimensions, const int64_t* sizes, const int64_t* strides, uint64_t storage_address,
                            uint64_t storage_bytes, uint64_t storage_key, uint64_t used_bytes, uint64_t stream,
                            uint32_t flags, uint64_t* out, uint64_t capacity) {
     sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
     tensor.element_bytes = element_bytes;
+    tensor.format = format;
     tensor.address = address;
     tensor.dimensions = dimensions;
     tensor.sizes = sizes;

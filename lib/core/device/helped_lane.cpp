@@ -63,6 +63,12 @@ Status HelpedLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
     return helpers_.bond().issue(lane_.stream(), {&command, 1}, after_, &bonded_, &waited_, &issued, &meter_);
 }
 
+Status HelpedLane::copy_packed(const sh_backend_tiles& tiles) {
+    link().note_use(device_.backend().now_ns());
+    return direction_ == transfer::Direction::to_device ? device_.backend().unpack_tiles(lane_.stream(), tiles)
+                                                        : device_.backend().pack_tiles(lane_.stream(), tiles);
+}
+
 Status HelpedLane::record(sh_backend_event event) {
     return once_more([&] {
         return helped() ? helpers_.bond().finish(lane_.stream(), event)

@@ -41,6 +41,8 @@ public:
     void come_after(std::span<const sh_backend_event> events, sh_backend_event written);
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
+    // Packs elements into host memory, or unpacks them, in the lane's direction. Only over the device's own link.
+    Status copy_packed(const sh_backend_tiles& tiles);
     // Records the event after all copies.
     Status record(sh_backend_event event);
     // To be asked after an event has come. Fails if a helper has failed, so that the copies cannot be trusted.

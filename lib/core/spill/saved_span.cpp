@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "codec/float_format.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -14,6 +16,12 @@ Status impossible(const std::string& text) { return Status(SH_ERROR_INVALID_ARGU
 Status check_fields(const sh_saved_tensor& tensor) {
     if (!tensor.element_bytes || tensor.element_bytes > kLargestElement)
         return impossible("element_bytes is " + std::to_string(tensor.element_bytes) + ", not 1 to 65536");
+    const auto format = codec::format_of(tensor.format);
+    if (tensor.format && !format) return impossible("format is " + std::to_string(tensor.format) + ", not SH_FORMAT_*");
+    if (format && codec::fields_of(*format).bytes() != tensor.element_bytes)
+        return impossible("element_bytes is " + std::to_string(tensor.element_bytes) +
+                          ", and elements of its format have " + std::to_string(codec::fields_of(*format).bytes()));
+    if (tensor.reserved) return impossible("reserved is not 0");
     if (tensor.dimensions > kMostDimensions)
         return impossible("dimensions is " + std::to_string(tensor.dimensions) + ", more than 64");
     if (tensor.dimensions && !tensor.sizes) return impossible("sizes is NULL");

@@ -6,6 +6,7 @@
 
 #include "base/no_throw.h"
 #include "base/once_more.h"
+#include "core/spill/packed_copies.h"
 
 namespace stagehand::core {
 namespace {
@@ -37,14 +38,18 @@ SpillLanes::~SpillLanes() {
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
 
-Status SpillLanes::open() {
+Status SpillLanes::open(bool packs) {
     SH_TRY(to_host_.open());
     SH_TRY(to_device_.open());
     SH_TRY(out_.open());
     SH_TRY(back_.open());
     SH_TRY(device_.event_create(false, &leaves_after_));
-    return device_.event_create(false, &comes_back_after_);
+    SH_TRY(device_.event_create(false, &comes_back_after_));
+    packs_ = packs && can_pack(device_, to_host_.stream());
+    return Status();
 }
+
+bool SpillLanes::packs(const SavedCopy& copy) const { return packs_ && !is_helped() && may_be_packed(copy); }
 
 void SpillLanes::gather(uint64_t bytes) {
     to_host_.gather(bytes, "to spill");
@@ -136,7 +141,8 @@ Queued SpillLanes::out(SavedCopy& copy) {
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
         const uint64_t helped = to_host_.helped_bytes();
         if (to_host_.helped()) SH_TRY(leave_with_help(copy));
-        SH_TRY(in_pieces(to_host_, out_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
+        SH_TRY(copy.packed ? to_host_.copy_packed(tiles_of(copy, copy.span.address))
+                           : in_pieces(to_host_, out_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
         copy.helped = to_host_.helped_bytes() != helped;
         return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
     });
@@ -168,7 +174,8 @@ Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
         const std::array after = {comes_back_after_, buffer.filled};
         if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
         const uint64_t helped = to_device_.helped_bytes();
-        SH_TRY(in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
+        SH_TRY(copy.packed ? to_device_.copy_packed(tiles_of(copy, address))
+                           : in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
         buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
     });

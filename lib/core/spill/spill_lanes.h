@@ -28,7 +28,10 @@ public:
     SpillLanes(const SpillLanes&) = delete;
     SpillLanes& operator=(const SpillLanes&) = delete;
 
-    Status open();
+    // `packs`: tensors of a known format cross the link packed, if the device can do it.
+    Status open(bool packs);
+    // Whether a copy that leaves now would be packed. Helpers bring more than packing does.
+    bool packs(const SavedCopy& copy) const;
     // The device's helpers copy a part from now on, if so many bytes a step are worth it; or no more. disband() waits
     // for what they copy.
     void gather(uint64_t bytes);
@@ -100,6 +103,7 @@ private:
     uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
     bool ended_ = true;     // whether the copy had ended at the last look
     Stalls stalls_;
+    bool packs_ = false;
 };
 
 }  // namespace stagehand::core

@@ -4,14 +4,14 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "core/spill/checksum.h"
+#include "core/spill/packed_copies.h"
 #include "core/spill/room_for_one.h"
 
 namespace stagehand::core {
 
 Status Spiller::create(std::shared_ptr<Device> device, const SpillerOptions& options, std::shared_ptr<Spiller>* out) {
     auto spiller = std::make_shared<Spiller>(std::move(device), options);
-    SH_TRY(spiller->lanes_.open());
+    SH_TRY(spiller->lanes_.open(options.packs));
     SH_TRY(spiller->pool_.prepare());
     *out = std::move(spiller);
     return Status();
@@ -127,6 +127,7 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
     make_room_for_one(step_.copies);
     const sh_ticket ticket = copies_.add(span, tensor.storage_key, stream, may_leave ? Where::kept : Where::staying);
     SavedCopy& copy = *copies_.find(ticket)->copy;
+    copy.format = tensor.format;
     copy.ordinal = order_.save();
     step_.copies.push_back(&copy);
     counters_.saved++;
@@ -187,7 +188,12 @@ bool Spiller::has_room(uint64_t bytes, uint64_t copies) const {
 bool Spiller::leave(SavedCopy& copy) {
     Queued queued;
     // The caller has a ticket already, so that even a lack of memory must not end its call.
-    queued.status = no_throw([&] { return pool_.take(copy.span.bytes, &copy.buffer); });
+    queued.status = no_throw([&] {
+        copy.packed = lanes_.packs(copy);
+        SH_TRY(pool_.take(room_of(copy), &copy.buffer));
+        copy.packed = copy.packed && copy.buffer->pinned;
+        return Status();
+    });
     if (queued.status.ok()) queued = lanes_.out(copy);
     if (!queued.status.ok()) {
         copy.doubtful = queued.doubtful;
@@ -201,6 +207,7 @@ bool Spiller::leave(SavedCopy& copy) {
     departures_.left(copy.span.bytes);
     counters_.spilled += copy.tickets.size();
     counters_.spill_bytes += copy.span.bytes;
+    if (copy.packed) counters_.packed_bytes += copy.span.bytes;
     const SavedBytes& bytes = copies_.bytes();
     counters_.away_peak_bytes = std::max(counters_.away_peak_bytes, bytes.leaving + bytes.away);
     return true;
@@ -310,7 +317,7 @@ Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* wait
 Status Spiller::is_away(SavedCopy& copy) {
     if (options_.checksums) {
         SH_TRY(lanes_.wait_for_out(copy, SH_STREAM_HOST));
-        copy.checksum = checksum(copy.buffer->data, copy.span.bytes);
+        copy.checksum = checksum_in_host(copy);
     }
     named_.insert(named_.end(), copy.tickets.begin(), copy.tickets.end());
     copies_.move(copy, Where::away);

@@ -5,6 +5,7 @@
 
 #include "base/size_text.h"
 #include "core/spill/checksum.h"
+#include "core/spill/packed_copies.h"
 #include "core/spill/spiller.h"
 
 namespace stagehand::core {
@@ -21,6 +22,7 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
         lanes_.begin_call();
         SH_TRY(lanes_.check_stream(stream));
         SH_TRY(find_lost(copy));
+        SH_TRY(check_address(copy, address));
     }
     if (copy.is_on_device()) {
         copies_.move(copy, Where::staying);
@@ -67,7 +69,7 @@ Status Spiller::join(SavedCopy& copy, uint64_t address, sh_stream stream) {
     uint64_t restored = 0;
     SH_TRY(checksum_on_device(device_->backend(), lanes_.to_host(), address, copy.span.bytes, &restored));
     if (restored == copy.checksum) return Status();
-    const bool in_host_memory = checksum(copy.buffer->data, copy.span.bytes) != copy.checksum;
+    const bool in_host_memory = checksum_in_host(copy) != copy.checksum;
     return Status(SH_ERROR_CHECKSUM, "a tensor of " + size_text(copy.span.bytes) + " came back with other bytes: " +
                                          (in_host_memory ? "its host memory was overwritten"
                                                          : "its device memory was overwritten, or the copy failed"));
@@ -114,6 +116,7 @@ Status Spiller::prefetch(std::span<const sh_ticket> tickets, const uint64_t* add
         Ticket* found = nullptr;
         SH_TRY(find(tickets[i], &found));
         if (!addresses[i]) return Status(SH_ERROR_INVALID_ARGUMENT, "addresses[" + std::to_string(i) + "] is 0");
+        SH_TRY(check_address(*found->copy, addresses[i]));
     }
     bool first = true;
     for (size_t i = 0; i < tickets.size(); i++) {

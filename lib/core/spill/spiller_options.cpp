@@ -18,7 +18,7 @@ uint64_t or_default(uint64_t value, uint64_t otherwise) { return value ? value :
 uint32_t or_unbounded(uint32_t value) { return value ? value : UINT32_MAX; }
 
 Status read_limits(const sh_spiller_options& options, policy::KeepLimits* out) {
-    if (options.flags & ~uint32_t(SH_SPILLER_KEEP_BYTES | SH_SPILLER_CHECKSUMS))
+    if (options.flags & ~uint32_t(SH_SPILLER_KEEP_BYTES | SH_SPILLER_CHECKSUMS | SH_SPILLER_PACK))
         return bad_option("flags has unknown bits");
     if (options.keep_bytes && !(options.flags & SH_SPILLER_KEEP_BYTES))
         return bad_option("keep_bytes is given without SH_SPILLER_KEEP_BYTES in flags");
@@ -63,6 +63,7 @@ Status read_spiller_options(const sh_spiller_options& options, const std::vector
     out->to_host_copies = or_unbounded(options.to_host_copies);
     out->to_device_copies = or_unbounded(options.to_device_copies);
     out->pool_bytes = or_default(options.pool_bytes, platform::read_host_memory().available_bytes / 2);
+    out->packs = options.flags & SH_SPILLER_PACK;
     out->checksums = options.flags & SH_SPILLER_CHECKSUMS;
     return read_classes(classes, out->pool_bytes, &out->classes);
 }

@@ -22,6 +22,7 @@ struct SpillerOptions {
     uint64_t pool_bytes = 0;
     std::vector<transfer::SizeClass> classes;
     bool checksums = false;
+    bool packs = false;
 };
 
 // SH_ERROR_INVALID_ARGUMENT names the option that is out of range. `classes` are the elements of options.classes.

@@ -198,6 +198,8 @@ static const struct {
      0,
      0,
      0,
+     0,
+     0,
      0},
     (void*)1,
 };

@@ -14,6 +14,7 @@ from .._host import PinnedMemory
 from .._sources import BlockDesc, Mapped, Segment, Weights
 from . import _weights
 from ._files import TensorFiles
+from ._formats import FORMATS
 from ._mappings import Mappings
 from ._memory import buffer_of, byte_tensor, strided
 from ._pinned_copies import PinnedCopies
@@ -71,19 +72,10 @@ def adopt(
         )
 
 
-_FORMATS = {
-    torch.bfloat16: WeightFormat.BF16,
-    torch.float16: WeightFormat.F16,
-    torch.float32: WeightFormat.F32,
-    torch.float8_e4m3fn: WeightFormat.F8_E4M3,
-    torch.float8_e5m2: WeightFormat.F8_E5M2,
-}
-
-
 def _format_of(weight: Weight) -> WeightFormat | None:
     """The format of all elements of the weight, or None if they have several, or one that cannot be packed."""
     types = {place.original.dtype for place in weight.places}
-    format = _FORMATS.get(types.pop()) if len(types) == 1 else None
+    format = FORMATS.get(types.pop()) if len(types) == 1 else None
     size = max(place.original.element_size() for place in weight.places)
     return format if weight.bytes and weight.bytes % size == 0 else None
 

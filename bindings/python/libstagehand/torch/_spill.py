@@ -84,6 +84,7 @@ class SpilledActivations:
             to_device_copies=options.to_device_copies,
             classes=options.classes,
             checksums=options.checksums,
+            pack=options.pack,
         )
         if options.telemetry is not None:
             spiller.telemetry_open(f"{options.telemetry}.{device.name}" if number else options.telemetry)
@@ -269,6 +270,7 @@ def spill_activations(
     watermarks: Sequence[Size] | None = None,
     config: Config | None = None,
     checksums: bool = False,
+    pack: bool = False,
     telemetry: str | os.PathLike[str] | None = None,
     least: Size = 4096,
     recompute: bool | None = None,
@@ -293,6 +295,8 @@ def spill_activations(
     :param config: The settings of Stagehand's activation spilling (`activation_stagehand`), also with the objects
         around them, or a JSON file with them. A megabyte (`_mb`) is 2^20 bytes there.
     :param checksums: Whether all restored bytes are compared with those that left. It is slow.
+    :param pack: Whether tensors of 256 KiB or more cross the link packed, without loss, if the GPU can do it. For steps
+        that wait for copies. Programs on the GPU pack and unpack, beside the model's.
     :param telemetry: A file that gets a line of JSON for each step.
     :param least: Tensors with fewer bytes stay.
     :param recompute: Whether results of cheap operations are computed again in the backward instead of being moved:
@@ -302,7 +306,7 @@ def spill_activations(
     :param offload_gradients: Whether gradients of `model` leave during the backward, as soon as they are final.
         `gradients()` of the object has them in host memory, and `grad` of the parameters is None.
     """
-    options = options_of(keep, peak, watermarks, config, checksums, telemetry)
+    options = options_of(keep, peak, watermarks, config, checksums, pack, telemetry)
     single = not isinstance(device, (list, tuple))
     devices: Sequence[AnyDevice] = [device] if single else device  # type: ignore[list-item,assignment]
     return SpilledActivations(model, devices, options, max(1, bytes_of("least", least)), recompute, offload_gradients)

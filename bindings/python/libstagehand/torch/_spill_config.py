@@ -39,6 +39,7 @@ class SpillOptions:
     to_host_copies: int = 0
     to_device_copies: int = 0
     checksums: bool = False
+    pack: bool = False
     telemetry: str | None = None
 
 
@@ -69,6 +70,7 @@ def options_of(
     watermarks: Sequence[Size] | None,
     config: Config | None,
     checksums: bool,
+    pack: bool,
     telemetry: str | os.PathLike[str] | None,
 ) -> SpillOptions:
     """Returns the options that the arguments of spill_activations() stand for."""
@@ -83,9 +85,14 @@ def options_of(
     if config is not None:
         read = read_config(config)
         return SpillOptions(
-            **{**read.__dict__, "checksums": checksums or read.checksums, "telemetry": path or read.telemetry}
+            **{
+                **read.__dict__,
+                "checksums": checksums or read.checksums,
+                "pack": pack,
+                "telemetry": path or read.telemetry,
+            }
         )
-    values: dict[str, Any] = {"checksums": checksums, "telemetry": path}
+    values: dict[str, Any] = {"checksums": checksums, "pack": pack, "telemetry": path}
     if watermarks is not None:
         values.update(_watermarks(watermarks))
     elif peak is not None and bytes_of("peak", peak):

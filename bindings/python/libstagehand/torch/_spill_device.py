@@ -17,6 +17,7 @@ from .._errors import check, error_of
 from .._generated import STREAM_HOST, Status
 from .._native import ffi, lib
 from .._spiller import Spiller, release_ticket
+from ._formats import FORMATS
 from ._kept import described, detached, modified
 from ._spill_tensors import Contents, contents_of
 
@@ -239,6 +240,7 @@ class SpilledDevice:
             self.spiller._handle,
             saved.begin,
             saved.dtype.itemsize,
+            FORMATS.get(saved.dtype, 0),
             len(size),
             size,
             saved.stride,

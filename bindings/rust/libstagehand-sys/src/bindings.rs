@@ -1946,6 +1946,11 @@ pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_20 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
 pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_20 = 2;
+/**Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
+or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
+link. A tensor whose address is no multiple of 16, that finds no pinned buffer, or that leaves while helpers
+copy (sh_device_options.helpers), leaves as it is.*/
+pub const SH_SPILLER_PACK: _bindgen_ty_20 = 4;
 pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
@@ -2084,10 +2089,14 @@ when the contents change, and when the memory is given back. 0: the copy is not 
     /**Device memory in use now, as the engine's allocator counts it, for the watermarks. 0: the library asks the
 driver.*/
     pub used_bytes: u64,
+    ///SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. Since 0.2
+    pub format: u32,
+    ///0. Since 0.2
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_saved_tensor"][::core::mem::size_of::<sh_saved_tensor>() - 72usize];
+    ["Size of sh_saved_tensor"][::core::mem::size_of::<sh_saved_tensor>() - 80usize];
     [
         "Alignment of sh_saved_tensor",
     ][::core::mem::align_of::<sh_saved_tensor>() - 8usize];
@@ -2121,6 +2130,12 @@ const _: () = {
     [
         "Offset of field: sh_saved_tensor::used_bytes",
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
+    [
+        "Offset of field: sh_saved_tensor::format",
+    ][::core::mem::offset_of!(sh_saved_tensor, format) - 72usize];
+    [
+        "Offset of field: sh_saved_tensor::reserved",
+    ][::core::mem::offset_of!(sh_saved_tensor, reserved) - 76usize];
 };
 ///The tensor leaves, however much memory is in use.
 pub const SH_SPILL_NOW: _bindgen_ty_21 = 1;
@@ -2230,10 +2245,12 @@ pub struct sh_spiller_stats {
     pub used_peak_bytes: u64,
     ///The part of spill_bytes and restore_bytes that crossed the links of other devices.
     pub helped_bytes: u64,
+    ///The part of spill_bytes that has left packed.
+    pub packed_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 176usize];
+    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 184usize];
     [
         "Alignment of sh_spiller_stats",
     ][::core::mem::align_of::<sh_spiller_stats>() - 8usize];
@@ -2306,6 +2323,9 @@ const _: () = {
     [
         "Offset of field: sh_spiller_stats::helped_bytes",
     ][::core::mem::offset_of!(sh_spiller_stats, helped_bytes) - 168usize];
+    [
+        "Offset of field: sh_spiller_stats::packed_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, packed_bytes) - 176usize];
 };
 ///A function that runs on a stream. The function must not call the library and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
@@ -3532,7 +3552,8 @@ sh_spill() has the flag SH_SPILL_NOW.
 @retval SH_OK                     The spiller exists.
 @retval SH_ERROR_INVALID_ARGUMENT An option is out of range or contradicts another. The text names the option.
 @retval SH_ERROR_BACKEND          The driver failed.
-@blocks While it pins the buffers of `classes`.
+@blocks While it pins the buffers of `classes`. With SH_SPILLER_PACK also while the device packs something for a
+trial, for which the driver translates programs.
 Since 0.2*/
     pub fn sh_spiller_create(
         device: *mut sh_device,
@@ -3641,7 +3662,8 @@ other than SH_ERROR_DEVICE_LOST.
 this memory as before.
 @retval SH_KEPT                   The memory of sh_spill() has the bytes. The tensor stays from now on, and
 sh_spiller_collect() will not name it.
-@retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
+@retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away; or it is no multiple of 16 and the tensor
+has left packed (SH_SPILLER_PACK).
 @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
 @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again. It
@@ -3698,7 +3720,8 @@ it, but only once in all.
 
 - `stream`: Must exist as long as this memory belongs to the prefetch.
 @retval SH_OK                     The copies are queued.
-@retval SH_ERROR_INVALID_ARGUMENT An address is 0, or a list is NULL. No copy is queued.
+@retval SH_ERROR_INVALID_ARGUMENT An address is 0, or is no multiple of 16 and its tensor has left packed; or a list
+is NULL. No copy is queued.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
 @retval SH_ERROR_BACKEND          The driver failed. Copies that were queued go on: sh_ticket_get_info() tells.
 @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends. The copy may write to its memory at any

@@ -9,7 +9,7 @@ use libstagehand_sys as sys;
 
 use crate::error::{Error, Result, Status, c_path, check, init};
 use crate::runtime::lock;
-use crate::{ActivationFigures, Device, Restored, Stream, Ticket, TicketId, TicketInfo};
+use crate::{ActivationFigures, Device, Restored, Stream, Ticket, TicketId, TicketInfo, WeightFormat};
 
 /// Counters of a spiller. The fields are those of the C struct.
 pub type SpillerStats = sys::sh_spiller_stats;
@@ -29,6 +29,9 @@ pub struct SpillClass {
 pub struct SpillerOptions {
     /// Compare every restored tensor with its contents in host memory. For debugging: restores then block.
     pub checksums: bool,
+    /// Tensors with a [`SavedTensor::format`] leave packed without loss if they have 256 KiB or more and the device
+    /// packs.
+    pub pack: bool,
     /// Tensors leave, the oldest first, from the moment when more than this number of bytes is in use on the device.
     /// 0: no watermarks.
     pub high_watermark_bytes: u64,
@@ -59,6 +62,8 @@ pub struct SavedTensor<'a> {
     pub address: u64,
     /// Size of an element in bytes.
     pub element_bytes: u32,
+    /// Format of the elements, for [`SpillerOptions::pack`]. `None`: unknown.
+    pub format: Option<WeightFormat>,
     /// Size of each dimension. An empty slice: one element.
     pub sizes: &'a [i64],
     /// Stride of each dimension in elements. `None`: the last index runs fastest, without gaps.
@@ -155,6 +160,7 @@ impl Spiller {
             .collect();
         let mut raw = init!(sh_spiller_options);
         raw.flags = if options.checksums { sys::SH_SPILLER_CHECKSUMS } else { 0 }
+            | if options.pack { sys::SH_SPILLER_PACK } else { 0 }
             | if options.keep_bytes.is_some() { sys::SH_SPILLER_KEEP_BYTES } else { 0 };
         raw.high_watermark_bytes = options.high_watermark_bytes;
         raw.low_watermark_bytes = options.low_watermark_bytes;
@@ -219,6 +225,7 @@ impl Spiller {
         }
         let mut raw = init!(sh_saved_tensor);
         raw.element_bytes = tensor.element_bytes;
+        raw.format = tensor.format.map_or(0, |format| format as u32);
         raw.address = tensor.address;
         raw.dimensions = dimensions as u64;
         raw.sizes = tensor.sizes.as_ptr();

@@ -1,9 +1,10 @@
-"""Compares steps of training whose saved tensors leave over the link of one GPU, and over those of two.
+"""Compares steps of training whose saved tensors leave as they are, packed, and over the links of two GPUs.
 
-    torch_helped_spill_bench.py [--device cuda:0] [--helpers cuda:1] [--layers 24] [--width 4096] [--tokens 16384]
+    torch_spill_ways_bench.py [--device cuda:0] [--helpers cuda:1] [--layers 24] [--width 4096] [--tokens 16384]
 
-All tensors leave that may leave. Every gradient is compared bit by bit with that of a step in which all stay. A run on
-the host (--device host:0 --helpers host:1 --layers 4 --width 256 --tokens 1024) only shows that the program works.
+--helpers "" leaves other GPUs out. All tensors leave that may. Every gradient is compared bit by bit with that of a
+step in which all stay. A run on the host (--device host:0 --helpers host:1 --layers 4 --width 256 --tokens 1024) only
+shows that the program works.
 """
 
 import argparse
@@ -67,16 +68,17 @@ def show(name, took, peak, rest=""):
     print(f"{name:12s} {took:8.1f} ms a step, peak {peak:6.2f} GB{rest}", flush=True)
 
 
-def run(model, x, want, helpers):
+def run(model, x, want, name, helpers=None, pack=False):
     with sh.Device(options.device, budget_bytes=BUDGET, helpers=helpers) as device:
-        spilled = st.spill_activations(model, device=device)
+        spilled = st.spill_activations(model, device=device, pack=pack)
         with spilled:
             took, peak = timed(model, x)
         stats = spilled.stats()
         equal = all(torch.equal(one.grad, other) for one, other in zip(model.parameters(), want))
         both = stats.spill_bytes + stats.restore_bytes
         rest = f", {both / stats.steps / 1e9:.2f} GB out and back, {stats.helped_bytes / both:.0%} of it helped"
-        show("with help" if helpers else "alone", took, peak, f"{rest}, gradients equal: {equal}")
+        rest += f", {stats.packed_bytes / stats.spill_bytes:.0%} packed"
+        show(name, took, peak, f"{rest}, gradients equal: {equal}")
         spilled.close()
 
 
@@ -87,10 +89,12 @@ def main():
         x = torch.randn(options.tokens, options.width, dtype=torch.bfloat16)
     show("all stay", *timed(model, x))
     want = [parameter.grad.clone() for parameter in model.parameters()]
-    helpers = [sh.Device(name, budget_bytes=BUDGET) for name in options.helpers.split(",")]
+    helpers = [sh.Device(name, budget_bytes=BUDGET) for name in filter(None, options.helpers.split(","))]
     for _ in range(options.repeats):
-        for given in (None, options.helpers):
-            run(model, x, want, given)
+        run(model, x, want, "as they are")
+        run(model, x, want, "packed", pack=True)
+        if helpers:
+            run(model, x, want, "with help", helpers=options.helpers)
     for helper in helpers:
         helper.close()
 

@@ -1,0 +1,25 @@
+// Unpacks the tiles that pack.cl has written to host memory. make_programs.py compiles it.
+#include "unpack_tile.clh"
+
+// Unpacks all tiles, by any number of groups of threads.
+#define UNPACK_TILES(name, mantissa_bits, exponent_bits, element_bytes)                                               \
+    kernel void name(global const uchar* from, ulong elements, global uchar* to) {                                     \
+        local uint sums[LANES / WARP];                                                                                 \
+        const struct format format = {mantissa_bits, exponent_bits, element_bytes};                                    \
+        const ulong tiles = (elements + TILE_ELEMENTS - 1) / TILE_ELEMENTS;                                            \
+        const uint groups = __nvvm_read_ptx_sreg_nctaid_x();                                                           \
+        for (ulong index = __nvvm_read_ptx_sreg_ctaid_x(); index < tiles; index += groups) {                           \
+            const ulong left = elements - index * TILE_ELEMENTS;                                                       \
+            struct tile tile;                                                                                          \
+            tile.bytes = from + index * (TILE_HEADER + TILE_ELEMENTS * element_bytes);                                 \
+            tile.size = 0;                                                                                             \
+            tile.elements = left < TILE_ELEMENTS ? left : TILE_ELEMENTS;                                               \
+            unpack(format, tile, to + index * TILE_ELEMENTS * element_bytes, sums);                                    \
+            __syncthreads();                                                                                           \
+        }                                                                                                              \
+    }
+UNPACK_TILES(sh_unpack_tiles_bf16, 7, 8, 2)
+UNPACK_TILES(sh_unpack_tiles_f16, 10, 5, 2)
+UNPACK_TILES(sh_unpack_tiles_f32, 23, 8, 4)
+UNPACK_TILES(sh_unpack_tiles_f8_e4m3, 3, 4, 1)
+UNPACK_TILES(sh_unpack_tiles_f8_e5m2, 2, 5, 1)
