@@ -5,6 +5,7 @@ source, and 77 if there is no clang-14: other versions write other PTX.
 """
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -25,10 +26,23 @@ PROGRAMS = {
 }
 
 
+# The threads of a group, so that the driver knows how many registers a thread may have. clang has no word for it here.
+THREADS = {"sh_pack_f32": 256, "sh_pack_": 512, "sh_unpack_tiles_": 1024}
+
+
+def with_threads(ptx):
+    def bounded(entry):
+        threads = next((count for name, count in THREADS.items() if entry[1].startswith(name)), None)
+        return entry[0] if threads is None else f"{entry[0]}\n.maxntid {threads}, 1, 1"
+
+    return re.sub(r"\.entry (\w+)\([^)]*\)", bounded, ptx)
+
+
 def header(name, constant):
     ptx = subprocess.run(
         [COMPILER, *OPTIONS, f"{name}.cl"], cwd=FOLDER, check=True, capture_output=True, text=True
     ).stdout
+    ptx = with_threads(ptx)
     lines = [line.rstrip() for line in ptx.splitlines() if line.strip() and not line.lstrip().startswith("//")]
     text = "\n".join(line.expandtabs(4) for line in lines)
     return (

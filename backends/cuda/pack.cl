@@ -25,6 +25,12 @@ struct work {
     uchar code_of[EXPONENTS];
 };
 
+// A group of threads may have several tiles at once, LANES threads for each.
+INLINE uint lane_of_tile() { return __nvvm_read_ptx_sreg_tid_x() % LANES; }
+INLINE uint tile_of_group() { return __nvvm_read_ptx_sreg_tid_x() / LANES; }
+// Waits for the threads of the tile.
+INLINE void meet() { __nvvm_barrier_sync_cnt(1 + tile_of_group(), LANES); }
+
 INLINE uint aligned(uint bytes) { return (bytes + 15) & ~15u; }
 
 // The sum over the lanes of the warp up to this one.
@@ -91,15 +97,15 @@ INLINE uint read(struct format format, global const uchar* from, uint index) {
 // Finds the most frequent exponents among every fourth element: their order hardly depends on the others, and threads
 // wait for each other when they count the same exponent.
 INLINE void choose_table(struct format format, const uint* words, uint first, uint elements, local struct work* work) {
-    const uint thread = __nvvm_read_ptx_sreg_tid_x(), lane = thread % WARP;
+    const uint thread = lane_of_tile(), lane = thread % WARP;
     work->counts[thread] = 0;
     work->code_of[thread] = TABLE;
-    __syncthreads();
+    meet();
 #pragma unroll
     for (uint i = 0; i < 32; i += 4)
         if (first + i < elements)
             __sync_fetch_and_add(&work->counts[exponent_of(format, element(format, words, i))], 1);
-    __syncthreads();
+    meet();
     if (thread < WARP) {
         uint own[EXPONENTS / WARP];
 #pragma unroll
@@ -131,15 +137,15 @@ INLINE void choose_table(struct format format, const uint* words, uint first, ui
             work->table[1] = high;
         }
     }
-    __syncthreads();
+    meet();
 }
 
 INLINE void write(local const uint4* from, uint bytes, global uint4* to) {
-    for (uint i = __nvvm_read_ptx_sreg_tid_x(); i < bytes / 16; i += LANES) to[i] = from[i];
+    for (uint i = lane_of_tile(); i < bytes / 16; i += LANES) to[i] = from[i];
 }
 
 INLINE void write_raw(global const uchar* from, uint bytes, global uchar* to) {
-    const uint thread = __nvvm_read_ptx_sreg_tid_x();
+    const uint thread = lane_of_tile();
     if (thread == 0) *(global uint4*)to = (uint4)(0, 0, 0, 0);
     global uint4* const at = (global uint4*)(to + TILE_HEADER);
     for (uint i = thread; i < bytes / 16; i += LANES) at[i] = ((global const uint4*)from)[i];
@@ -152,7 +158,7 @@ INLINE void write_raw(global const uchar* from, uint bytes, global uchar* to) {
 
 INLINE void pack(struct format format, global const uchar* from, uint elements, global uchar* to,
                  local struct work* work, local uint4* tile) {
-    const uint thread = __nvvm_read_ptx_sreg_tid_x(), lane = thread % WARP, warp = thread / WARP, first = thread * 32;
+    const uint thread = lane_of_tile(), lane = thread % WARP, warp = thread / WARP, first = thread * 32;
     const uint rest_bytes = (format.mantissa + 1) / 8, rest_planes = (format.mantissa + 1) % 8;
     uint words[32];
     load(format, from, first, elements, words);
@@ -177,7 +183,7 @@ INLINE void pack(struct format format, global const uchar* from, uint elements, 
     const uint escaped = code[0] & code[1] & code[2];
     const uint inside = sum_up_to(__builtin_popcount(escaped), lane);
     if (lane == WARP - 1) work->sums[warp] = inside;
-    __syncthreads();
+    meet();
     uint before = inside - __builtin_popcount(escaped), escapes = 0;
     for (uint i = 0; i < LANES / WARP; ++i) {
         before += i < warp ? work->sums[i] : 0;
@@ -208,27 +214,28 @@ INLINE void pack(struct format format, global const uchar* from, uint elements, 
         for (uint left = escaped; left; left &= left - 1)  // few, so they are read again
             *other++ = exponent_of(format, read(format, from, first + __builtin_ctz(left)));
     }
-    __syncthreads();
+    meet();
     write(tile, size, (global uint4*)to);
 }
 
-// Packs all tiles, by any number of groups of threads.
-#define PACK(name, mantissa_bits, exponent_bits, element_bytes)                                                        \
+// Packs all tiles, by any number of groups of threads. Groups of several tiles lie on fewer processors: others need
+// whole ones.
+#define PACK(name, mantissa_bits, exponent_bits, element_bytes, at_once)                                               \
     kernel void name(global const uchar* from, ulong elements, global uchar* to) {                                     \
-        local struct work work;                                                                                        \
-        local uint4 tile[TILE_HEADER / 16 + TILE_ELEMENTS * element_bytes / 16];                                       \
+        local struct work work[at_once];                                                                               \
+        local uint4 tile[at_once][TILE_HEADER / 16 + TILE_ELEMENTS * element_bytes / 16];                              \
         const struct format format = {mantissa_bits, exponent_bits, element_bytes};                                    \
         const ulong tiles = (elements + TILE_ELEMENTS - 1) / TILE_ELEMENTS;                                            \
-        const uint groups = __nvvm_read_ptx_sreg_nctaid_x();                                                           \
-        for (ulong index = __nvvm_read_ptx_sreg_ctaid_x(); index < tiles; index += groups) {                           \
+        const uint groups = __nvvm_read_ptx_sreg_nctaid_x() * at_once, own = tile_of_group();                          \
+        for (ulong index = __nvvm_read_ptx_sreg_ctaid_x() * at_once + own; index < tiles; index += groups) {           \
             const ulong left = elements - index * TILE_ELEMENTS;                                                       \
             pack(format, from + index * TILE_ELEMENTS * element_bytes, left < TILE_ELEMENTS ? left : TILE_ELEMENTS,    \
-                 to + index * (TILE_HEADER + TILE_ELEMENTS * element_bytes), &work, tile);                             \
-            __syncthreads(); /* the local memory is that of the next tile from here on */                              \
+                 to + index * (TILE_HEADER + TILE_ELEMENTS * element_bytes), &work[own], tile[own]);                   \
+            meet(); /* the local memory is that of the next tile from here on */                                       \
         }                                                                                                              \
     }
-PACK(sh_pack_bf16, 7, 8, 2)
-PACK(sh_pack_f16, 10, 5, 2)
-PACK(sh_pack_f32, 23, 8, 4)
-PACK(sh_pack_f8_e4m3, 3, 4, 1)
-PACK(sh_pack_f8_e5m2, 2, 5, 1)
+PACK(sh_pack_bf16, 7, 8, 2, 2)
+PACK(sh_pack_f16, 10, 5, 2, 2)
+PACK(sh_pack_f32, 23, 8, 4, 1)
+PACK(sh_pack_f8_e4m3, 3, 4, 1, 2)
+PACK(sh_pack_f8_e5m2, 2, 5, 1, 2)

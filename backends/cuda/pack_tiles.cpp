@@ -12,9 +12,11 @@
 namespace SH_GPU_NAMESPACE {
 namespace {
 
-constexpr unsigned kPackThreads = 256;
-// More groups of threads are no faster on an H100, whose link these fill, and would take more of the GPU from others.
-constexpr uint64_t kPackGroups = 64, kUnpackGroups = 128;
+constexpr unsigned kTileThreads = 256;
+// Tiles that are under way at once. More are no faster on an H100, whose link these fill.
+constexpr unsigned kTilesToPack = 24, kTilesToUnpack = 96;
+// Tiles that a group of threads has at once, by format, and thus on one processor of the GPU.
+constexpr unsigned kPackAtOnce[] = {2, 2, 1, 2, 2}, kUnpackAtOnce = 4;
 
 // In the order of SH_BACKEND_FORMAT_*.
 constexpr const char* kPackPrograms[] = {"sh_pack_bf16", "sh_pack_f16", "sh_pack_f32", "sh_pack_f8_e4m3",
@@ -23,14 +25,16 @@ constexpr const char* kUnpackPrograms[] = {"sh_unpack_tiles_bf16", "sh_unpack_ti
                                            "sh_unpack_tiles_f8_e4m3", "sh_unpack_tiles_f8_e5m2"};
 
 sh_status launch(Device& device, Programs& programs, const char* source, const char* const (&names)[kFormats],
-                 uint64_t most, sh_stream stream, const sh_backend_tiles& tiles, api::Address from, api::Address to) {
+                 unsigned tiles_at_once, unsigned most, sh_stream stream, const sh_backend_tiles& tiles,
+                 api::Address from, api::Address to) {
     SH_GPU_ENTER(device);
     if (const sh_status status = load(device, programs, source, names); status < 0) return status;
     uint64_t elements = tiles.elements;
     void* arguments[] = {&from, &elements, &to};
-    const uint64_t groups = std::min((elements + SH_BACKEND_TILE_ELEMENTS - 1) / SH_BACKEND_TILE_ELEMENTS, most);
-    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(programs.functions[tiles.format - 1]),
-               static_cast<unsigned>(groups), 1, 1, kPackThreads, 1, 1, 0, (api::Stream)(stream), arguments, nullptr);
+    const uint64_t count = (elements + SH_BACKEND_TILE_ELEMENTS - 1) / SH_BACKEND_TILE_ELEMENTS;
+    const auto groups = static_cast<unsigned>((std::min<uint64_t>(count, most) + tiles_at_once - 1) / tiles_at_once);
+    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(programs.functions[tiles.format - 1]), groups, 1, 1,
+               kTileThreads * tiles_at_once, 1, 1, 0, (api::Stream)(stream), arguments, nullptr);
     return SH_OK;
 }
 
@@ -39,15 +43,15 @@ sh_status launch(Device& device, Programs& programs, const char* source, const c
 sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (const sh_status status = support::check_tiles(*tiles); status < 0) return status;
     Device& device = device_of(handle);
-    return launch(device, device.pack_programs, kPackProgram, kPackPrograms, kPackGroups, stream, *tiles, tiles->device,
-                  reinterpret_cast<api::Address>(tiles->host));
+    return launch(device, device.pack_programs, kPackProgram, kPackPrograms, kPackAtOnce[tiles->format - 1],
+                  kTilesToPack, stream, *tiles, tiles->device, reinterpret_cast<api::Address>(tiles->host));
 }
 
 sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (const sh_status status = support::check_tiles(*tiles); status < 0) return status;
     Device& device = device_of(handle);
-    return launch(device, device.unpack_tiles_programs, kUnpackTilesProgram, kUnpackPrograms, kUnpackGroups, stream,
-                  *tiles, reinterpret_cast<api::Address>(tiles->host), tiles->device);
+    return launch(device, device.unpack_tiles_programs, kUnpackTilesProgram, kUnpackPrograms, kUnpackAtOnce,
+                  kTilesToUnpack, stream, *tiles, reinterpret_cast<api::Address>(tiles->host), tiles->device);
 }
 
 void unload_pack_tiles(Device& device) {

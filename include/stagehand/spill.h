@@ -79,10 +79,12 @@ typedef struct sh_spiller_options {
     uint64_t least_bytes; /**< Tensors with fewer bytes stay. 0: 4096. */
     /** Limit on the bytes of copies in flight to the host. sh_spiller_collect() makes the stream wait for the oldest
         copy after a spill beyond this limit, but only if the bytes in flight are beyond another limit, too: beyond
-        keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB. */
+        keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB, or 1 GiB with
+        SH_SPILLER_PACK. */
     uint64_t to_host_bytes;
-    uint64_t to_device_bytes; /**< Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB. */
-    uint32_t to_host_copies;  /**< Number of copies in flight to the host. 0: to_host_bytes is the only bound. */
+    /** Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB, or 1 GiB with SH_SPILLER_PACK. */
+    uint64_t to_device_bytes;
+    uint32_t to_host_copies; /**< Number of copies in flight to the host. 0: to_host_bytes is the only bound. */
     /** Number of tickets that are prefetched and not restored. 0: to_device_bytes is the only bound. */
     uint32_t to_device_copies;
     /** The most pinned memory that the pool allocates. 0: half of the host memory that was available when the spiller

@@ -29,6 +29,10 @@ protected:
             GTEST_SKIP() << "this backend packs nothing";
         }
         stream_ = new_stream();
+        make(FloatFormat::bf16, 1);
+        if (backend().pack_tiles(device(), stream_, &tiles_) == SH_ERROR_UNSUPPORTED)
+            GTEST_SKIP() << "this backend wraps one that packs nothing";
+        SH_OK_OR_END(backend().stream_synchronize(device(), stream_));
     }
     void TearDown() override {
         host_.reset();

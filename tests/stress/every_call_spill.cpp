@@ -11,7 +11,7 @@ namespace stagehand::test {
 
 // Saves two tensors, gives their memory back, and brings them back: one ahead of use, one at its use.
 bool EveryCall::spill_and_restore() {
-    constexpr uint64_t kBytes = 8192;
+    constexpr uint64_t kBytes = 256 << 10;  // the fewest that are packed
     constexpr size_t kTensors = 2;
     std::vector<uint8_t> saved[kTensors], restored[kTensors];
     sh_ticket tickets[kTensors] = {}, named[kTensors];
@@ -19,7 +19,7 @@ bool EveryCall::spill_and_restore() {
     const std::string lines = folder_ + "/spills";
     if (!plan_a_step()) return false;
     sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
-    options.flags = SH_SPILLER_KEEP_BYTES;
+    options.flags = SH_SPILLER_KEEP_BYTES | SH_SPILLER_PACK;
     if (!ATTEMPT(sh_spiller_create, device_, &options, &spiller_)) return false;
     if (!ATTEMPT(sh_spiller_open_telemetry, spiller_, lines.c_str())) return false;
     const sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
@@ -38,6 +38,7 @@ bool EveryCall::spill_and_restore() {
             tensor.dimensions = 1;
             tensor.sizes = &size;
             tensor.storage_key = 1 + i;
+            tensor.format = SH_FORMAT_F8_E4M3;
             const auto spill = [&] {
                 return std::min(sh_spill(spiller_, &tensor, stream_, 0, &tickets[i]), SH_OK + 0);
             };

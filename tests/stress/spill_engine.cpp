@@ -11,7 +11,7 @@ namespace stagehand::test {
 namespace {
 
 constexpr int kAttempts = 6;
-constexpr uint64_t kSizes[] = {2000, 4096, 20'000, 65'536, 150'000};
+constexpr uint64_t kSizes[] = {2000, 4096, 20'000, 65'536, 150'000, 300'000};  // the last ones are packed
 
 // Any two tensors differ in almost every byte.
 uint8_t byte_of(uint64_t seed, uint64_t at) { return static_cast<uint8_t>((seed * 0x9e3779b97f4a7c15 >> 32) + at * 7); }
@@ -105,6 +105,7 @@ void SpillEngine::save(uint64_t bytes, uint64_t key) {
     saved.sizes = &size;
     saved.storage_key = key;
     saved.used_bytes = 1 + random(1 << 20);
+    saved.format = random(4) ? SH_FORMAT_F8_E4M3 : 0;
     constexpr uint32_t kFlags[] = {0, 0, 0, SH_SPILL_NOW, SH_SPILL_KEEP};
     // A tensor that the library refuses is the engine's own matter: it keeps the memory.
     const sh_status status = sh_spill(spiller_, &saved, stream_, kFlags[random(std::size(kFlags))], &tensor->ticket);

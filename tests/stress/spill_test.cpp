@@ -24,7 +24,7 @@ sh_device* open_spill_device(const char* name, const std::string& options) {
 
 sh_spiller_options small_bounds(uint64_t keep_bytes) {
     sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
-    options.flags = SH_SPILLER_KEEP_BYTES;
+    options.flags = SH_SPILLER_KEEP_BYTES | SH_SPILLER_PACK;
     options.keep_bytes = keep_bytes;
     options.high_watermark_bytes = 900'000;
     options.low_watermark_bytes = 500'000;
@@ -52,6 +52,7 @@ TEST(Spill, a_thousand_steps_with_random_delays) {
         expect_right(engine);
         EXPECT_GT(engine.stats().spilled, scaled(1000) * 3);
         EXPECT_GT(engine.stats().prefetched, scaled(1000));
+        EXPECT_GT(engine.stats().packed_bytes, scaled(1000) * 300'000);
     }
     sh_device_close(device);
 }

@@ -13,7 +13,11 @@ uint64_t worth_helpers() { return 128 * transfer::Bond::least_bytes(); }
 }  // namespace
 
 HelpedLane::HelpedLane(Device& device, transfer::Direction direction, bool brief)
-    : device_(device), direction_(direction), helpers_(device, direction, brief), meter_(device.backend()) {}
+    : device_(device),
+      direction_(direction),
+      helpers_(device, direction, brief),
+      meter_(device.backend()),
+      turns_(device, direction) {}
 
 Status HelpedLane::open() {
     if (lane_.is_open()) return Status();
@@ -63,10 +67,9 @@ Status HelpedLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
     return helpers_.bond().issue(lane_.stream(), {&command, 1}, after_, &bonded_, &waited_, &issued, &meter_);
 }
 
-Status HelpedLane::copy_packed(const sh_backend_tiles& tiles) {
+Status HelpedLane::copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful) {
     link().note_use(device_.backend().now_ns());
-    return direction_ == transfer::Direction::to_device ? device_.backend().unpack_tiles(lane_.stream(), tiles)
-                                                        : device_.backend().pack_tiles(lane_.stream(), tiles);
+    return turns_.copy(lane_.stream(), tiles, after, doubtful);
 }
 
 Status HelpedLane::record(sh_backend_event event) {

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "core/device/device.h"
 #include "core/device/helpers.h"
+#include "core/device/packed_turns.h"
 #include "transfer/bond/bond.h"
 #include "transfer/lane/lane.h"
 #include "transfer/route/copy_meter.h"
@@ -41,8 +42,10 @@ public:
     void come_after(std::span<const sh_backend_event> events, sh_backend_event written);
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
-    // Packs elements into host memory, or unpacks them, in the lane's direction. Only over the device's own link.
-    Status copy_packed(const sh_backend_tiles& tiles);
+    // Packs elements into host memory, or unpacks them, in the lane's direction, after these events and beside the copy
+    // before it. Only over the device's own link. What the lane is given later comes after it. `*doubtful`: it was
+    // queued, and nothing tells when it ends.
+    Status copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
     // Records the event after all copies.
     Status record(sh_backend_event event);
     // To be asked after an event has come. Fails if a helper has failed, so that the copies cannot be trusted.
@@ -71,6 +74,7 @@ private:
     std::vector<sh_backend_event> after_;  // see come_after()
     transfer::WaitSet waited_;             // by the lane: all of them
     transfer::CopyMeter meter_;            // never runs, because the bond times the copies
+    PackedTurns turns_;
     bool gathered_ = false;
     size_t lost_ = 0;  // helpers, as has_lost_helper() has told
 };

@@ -141,7 +141,7 @@ Queued SpillLanes::out(SavedCopy& copy) {
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
         const uint64_t helped = to_host_.helped_bytes();
         if (to_host_.helped()) SH_TRY(leave_with_help(copy));
-        SH_TRY(copy.packed ? to_host_.copy_packed(tiles_of(copy, copy.span.address))
+        SH_TRY(copy.packed ? pack(copy, &queued.doubtful)
                            : in_pieces(to_host_, out_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
         copy.helped = to_host_.helped_bytes() != helped;
         return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
@@ -149,6 +149,13 @@ Queued SpillLanes::out(SavedCopy& copy) {
     if (queued.status.ok()) copy.departure = out_.queued(copy.helped);
     out_.note_losses();
     return queued;
+}
+
+// The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
+Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
+    const std::array after = {copy.stream == SH_STREAM_HOST ? sh_backend_event(0) : leaves_after_, copy.buffer->emptied,
+                              copy.buffer->filled};
+    return to_host_.copy_packed(tiles_of(copy, copy.span.address), after, doubtful);
 }
 
 // Copies do not end in the order of one lane now. Another one may still be on its way into the buffer, if its tensor
@@ -174,7 +181,7 @@ Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
         const std::array after = {comes_back_after_, buffer.filled};
         if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
         const uint64_t helped = to_device_.helped_bytes();
-        SH_TRY(copy.packed ? to_device_.copy_packed(tiles_of(copy, address))
+        SH_TRY(copy.packed ? to_device_.copy_packed(tiles_of(copy, address), after, &queued.doubtful)
                            : in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
         buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);

@@ -89,6 +89,7 @@ private:
     bool has_ended(sh_backend_event event);
     Status end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful);
     Status leave_with_help(const SavedCopy& copy);
+    Status pack(SavedCopy& copy, bool* doubtful);
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 

@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kDefaultLeast = 4096;  // a smaller copy costs its latency, and frees less than an allocator's unit
 constexpr uint64_t kDefaultInFlight = uint64_t(256) << 20;  // about 5 ms of a PCIe link
+// Programs that pack wait for programs of the engine, and those must not wait for them in turn.
+constexpr uint64_t kDefaultPackedInFlight = uint64_t(1) << 30;
 constexpr uint64_t kLargestClass = uint64_t(1) << 40;
 constexpr uint64_t kMostBuffers = uint64_t(1) << 32;
 
@@ -58,8 +60,9 @@ Status read_spiller_options(const sh_spiller_options& options, const std::vector
                             SpillerOptions* out) {
     SH_TRY(read_limits(options, &out->keep));
     out->least_bytes = or_default(options.least_bytes, kDefaultLeast);
-    out->to_host_bytes = or_default(options.to_host_bytes, kDefaultInFlight);
-    out->to_device_bytes = or_default(options.to_device_bytes, kDefaultInFlight);
+    const uint64_t in_flight = options.flags & SH_SPILLER_PACK ? kDefaultPackedInFlight : kDefaultInFlight;
+    out->to_host_bytes = or_default(options.to_host_bytes, in_flight);
+    out->to_device_bytes = or_default(options.to_device_bytes, in_flight);
     out->to_host_copies = or_unbounded(options.to_host_copies);
     out->to_device_copies = or_unbounded(options.to_device_copies);
     out->pool_bytes = or_default(options.pool_bytes, platform::read_host_memory().available_bytes / 2);

@@ -1,5 +1,6 @@
 """The types of elements that can be packed."""
 
+# mypy: disable-error-code="import-not-found"
 from __future__ import annotations
 
 import torch

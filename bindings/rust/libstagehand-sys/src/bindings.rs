@@ -2000,9 +2000,10 @@ quarters of high_watermark_bytes.*/
     pub least_bytes: u64,
     /**Limit on the bytes of copies in flight to the host. sh_spiller_collect() makes the stream wait for the oldest
 copy after a spill beyond this limit, but only if the bytes in flight are beyond another limit, too: beyond
-keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB.*/
+keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB, or 1 GiB with
+SH_SPILLER_PACK.*/
     pub to_host_bytes: u64,
-    ///Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB.
+    ///Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB, or 1 GiB with SH_SPILLER_PACK.
     pub to_device_bytes: u64,
     ///Number of copies in flight to the host. 0: to_host_bytes is the only bound.
     pub to_host_copies: u32,

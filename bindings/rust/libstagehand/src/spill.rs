@@ -41,9 +41,9 @@ pub struct SpillerOptions {
     pub keep_bytes: Option<u64>,
     /// Tensors with fewer bytes stay. 0: 4096.
     pub least_bytes: u64,
-    /// Bytes of copies in flight to the host. 0: 256 MiB.
+    /// Bytes of copies in flight to the host. 0: 256 MiB, or 1 GiB with `pack`.
     pub to_host_bytes: u64,
-    /// Bytes that [`Spiller::upcoming`] names ahead of use. 0: 256 MiB.
+    /// Bytes that [`Spiller::upcoming`] names ahead of use. 0: 256 MiB, or 1 GiB with `pack`.
     pub to_device_bytes: u64,
     /// Number of copies in flight to the host. 0: no bound but `to_host_bytes`.
     pub to_host_copies: u32,

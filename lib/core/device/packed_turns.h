@@ -1,0 +1,42 @@
+// PackedTurns: queues the programs that pack elements into host memory, or unpack them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/device/device.h"
+#include "transfer/lane/lane.h"
+
+namespace stagehand::core {
+
+// A program that begins when the one before has ended finds the GPU taken by the engine's work meanwhile, and the link
+// idles until that has ended. So two streams take turns, and the next program has its place before the link is free.
+// One caller at a time.
+class PackedTurns {
+public:
+    PackedTurns(Device& device, transfer::Direction direction) : device_(device), direction_(direction) {}
+    ~PackedTurns();
+    PackedTurns(const PackedTurns&) = delete;
+    PackedTurns& operator=(const PackedTurns&) = delete;
+
+    // After the events. The lane waits for it. `*doubtful`: it was queued, and nothing tells when it ends.
+    Status copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
+
+private:
+    struct Turn {
+        transfer::Lane lane;
+        sh_backend_event done = 0;
+    };
+    static constexpr size_t kTurns = 2;
+
+    Status open(Turn& turn);
+
+    Device& device_;
+    const transfer::Direction direction_;
+    Turn turns_[kTurns];
+    size_t next_ = 0;
+};
+
+}  // namespace stagehand::core
