@@ -202,6 +202,23 @@ def test_a_checked_restore(device):
         assert ticket.restore(data.ctypes.data)
 
 
+def test_packed_tensors(device):
+    data = (np.random.default_rng(1).standard_normal(200_000, dtype=np.float32) * 0.02).view(np.uint8)
+    want = data.copy()
+    pinned = [(1 << 20, 1)]  # the first tensor finds a pinned buffer
+    with sh.Spiller(device, keep_bytes=0, pack=True, classes=pinned) as spiller:
+        for format in (sh.WeightFormat.F32, 0):
+            ticket = spiller.spill(data.ctypes.data, [data.size // 4], 4, format=format)
+            spiller.collect(all=True)
+            data[:] = 0
+            assert ticket.restore(data.ctypes.data)
+            assert (data == want).all()
+            ticket.release()
+        assert spiller.stats().packed_bytes == data.size
+        with pytest.raises(sh.Error, match="format"):
+            spiller.spill(data.ctypes.data, [data.size // 4], 4, format=9)
+
+
 def test_a_stream(device):
     with sh.Stream(device) as stream, sh.Spiller(device, keep_bytes=0) as spiller:
         data = array()

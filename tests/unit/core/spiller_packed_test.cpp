@@ -25,8 +25,11 @@ protected:
     static uint32_t bytes_of(FloatFormat format) { return codec::fields_of(format).bytes(); }
 
     using SpillerTest::save;
-    sh_status save(FloatFormat format, uint64_t address, sh_ticket* ticket, uint64_t elements = kElements,
-                   uint32_t flags = SH_SPILL_NOW) {
+    sh_status save(FloatFormat format, uint64_t address, sh_ticket* ticket, uint64_t elements = kElements) {
+        return save_on(stream_, format, address, ticket, elements);
+    }
+    sh_status save_on(sh_stream stream, FloatFormat format, uint64_t address, sh_ticket* ticket,
+                      uint64_t elements = kElements) {
         const auto size = static_cast<int64_t>(elements);
         sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
         tensor.element_bytes = bytes_of(format);
@@ -34,7 +37,7 @@ protected:
         tensor.dimensions = 1;
         tensor.sizes = &size;
         tensor.format = static_cast<uint32_t>(format);
-        return sh_spill(spiller_, &tensor, stream_, flags, ticket);
+        return sh_spill(spiller_, &tensor, stream, SH_SPILL_NOW, ticket);
     }
     // Saves it, gives its memory back and restores it.
     std::vector<uint8_t> there_and_back(FloatFormat format, const std::vector<uint8_t>& contents) {
@@ -171,6 +174,58 @@ TEST_F(PackedSpiller, a_buffer_is_used_again_after_its_tensor) {
         SUCCEEDS(sh_stream_synchronize(device_, stream_));
         EXPECT_EQ(target.bytes(), contents);
     }
+}
+
+// The buffer is free for the next tensor, but the copy of the last one has not begun: work of a stream is before it.
+class PackedBuffer : public PackedSpiller {
+protected:
+    void SetUp() override {
+        create(packing());
+        warm(FloatFormat::bf16);
+        first_.bytes() = numbers(FloatFormat::bf16, 2);
+        second_.bytes() = numbers(FloatFormat::bf16, 3);
+        pinned_ = stats().pool_bytes;
+    }
+    // Saves the second tensor, which waits for no stream of the engine.
+    void save_the_second() {
+        SUCCEEDS(save_on(SH_STREAM_HOST, FloatFormat::bf16, second_.address(), &ticket_));
+        EXPECT_EQ(stats().packed_bytes, 2 * 2 * kElements);  // into the pinned buffer, of which there is one
+        EXPECT_EQ(stats().pool_bytes, pinned_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // what does not wait comes too early
+    }
+
+    EngineMemory first_{2 * kElements}, second_{2 * kElements}, target_{2 * kElements, 0xdd};
+    sh_ticket ticket_ = 0;
+    uint64_t pinned_ = 0;
+};
+
+TEST_F(PackedBuffer, is_filled_after_its_tensor_has_come_back) {
+    sh_ticket first = 0;
+    SUCCEEDS(save(FloatFormat::bf16, first_.address(), &first));
+    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
+    SUCCEEDS(sh_stream_synchronize(device_, stream_));
+    {
+        StreamGate gate(device_, stream_);
+        SUCCEEDS(sh_restore(spiller_, first, target_.address(), stream_));
+        SUCCEEDS(sh_ticket_release(spiller_, first));
+        save_the_second();
+    }
+    SUCCEEDS(sh_stream_synchronize(device_, stream_));
+    EXPECT_TRUE(target_.bytes() == first_.bytes());
+    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{ticket_});
+    EXPECT_TRUE(restore(ticket_, 2 * kElements) == second_.bytes());
+}
+
+TEST_F(PackedBuffer, is_filled_after_a_tensor_that_was_released_has_left) {
+    sh_ticket first = 0;
+    {
+        StreamGate gate(device_, stream_);
+        SUCCEEDS(save(FloatFormat::bf16, first_.address(), &first));
+        SUCCEEDS(sh_ticket_release(spiller_, first));
+        save_the_second();
+    }
+    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{ticket_});
+    EXPECT_TRUE(restore(ticket_, 2 * kElements) == second_.bytes());
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ def test_gradients(name, options):
     assert spilled.stats().spilled
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": "64MiB"}])
+@pytest.mark.parametrize("options", [{}, {"keep": "64MiB"}, {"pack": True}, {"pack": True, "checksums": True}])
 def test_larger_tensors_many_times(options):
     model, x = large()
     want = step(model, x)
