@@ -88,8 +88,8 @@ def test_files_that_are_not_there_or_not_json(tmp_path):
 
 
 def arguments(**given):
-    names = ("keep", "peak", "watermarks", "config", "checksums", "telemetry")
-    return options_of(*[given.get(name, False if name == "checksums" else None) for name in names])
+    names = ("keep", "peak", "watermarks", "config", "checksums", "pack", "telemetry")
+    return options_of(*[given.get(name, False if name in ("checksums", "pack") else None) for name in names])
 
 
 def test_sizes():
