@@ -262,8 +262,8 @@ typedef struct sh_backend {
     sh_status (*unpack)(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed);
     /** Queues the packing of elements into tiles in host memory, and the way back. `tiles` is read during the call.
         What crosses the link is packed. The way back reads nothing beyond the tiles and writes nothing beyond the
-        elements, whatever the tiles hold. Optional, both or none: the library copies the elements without it.
-        \since 0.2 */
+        elements, whatever the tiles hold, as long as nobody writes the tiles meanwhile. Optional, both or none: the
+        library copies the elements without it. \since 0.2 */
     sh_status (*pack_tiles)(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles);
     sh_status (*unpack_tiles)(sh_backend_device* device, sh_stream stream, const sh_backend_tiles* tiles);
 } sh_backend;

@@ -87,6 +87,7 @@ bool HelpedLane::has_lost_helper() {
 
 Status HelpedLane::synchronize() {
     if (!lane_.is_open()) return Status();
+    SH_TRY(turns_.synchronize());
     return once_more([&] {
         return helped() ? helpers_.bond().synchronize(lane_.stream())
                         : device_.backend().stream_synchronize(lane_.stream());

@@ -1,5 +1,6 @@
 #include "core/device/packed_turns.h"
 
+#include "base/no_throw.h"
 #include "base/once_more.h"
 
 namespace stagehand::core {
@@ -24,9 +25,21 @@ Status PackedTurns::copy(sh_stream lane, const sh_backend_tiles& tiles, std::spa
         if (event) SH_TRY(device.stream_wait_event(stream, event));
     SH_TRY(direction_ == transfer::Direction::to_device ? device.unpack_tiles(stream, tiles)
                                                         : device.pack_tiles(stream, tiles));
-    Status status = device.event_record(turn.done, stream);
-    if (status.ok()) status = device.stream_wait_event(lane, turn.done);
+    Status status = no_throw([&] {
+        SH_TRY(device.event_record(turn.done, stream));
+        return device.stream_wait_event(lane, turn.done);
+    });
     if (!status.ok()) *doubtful = !once_more([&] { return device.stream_synchronize(stream); }).ok();
+    return status;
+}
+
+Status PackedTurns::synchronize() {
+    Status status;
+    for (const Turn& turn : turns_) {
+        if (!turn.lane.is_open()) continue;
+        Status ended = once_more([&] { return device_.backend().stream_synchronize(turn.lane.stream()); });
+        if (status.ok()) status = std::move(ended);
+    }
     return status;
 }
 

@@ -24,6 +24,9 @@ public:
     // After the events. The lane waits for it. `*doubtful`: it was queued, and nothing tells when it ends.
     Status copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
 
+    // Waits on the host for all of them, also for those that the lane could not be told of.
+    Status synchronize();
+
 private:
     struct Turn {
         transfer::Lane lane;

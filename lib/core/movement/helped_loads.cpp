@@ -25,14 +25,16 @@ HelpedLoads::Mark HelpedLoads::mark(const Unit& unit) {
 }
 
 // Other loads under way may be those that helpers had a part in. That errs on the safe side.
-void HelpedLoads::queued(Unit& unit, const Mark& begin) {
+void HelpedLoads::queued(Unit& unit, const Mark& begin, bool whole) {
     if (!helpers_) return;
     note_losses();
     if (helpers_->bytes() == begin.bytes && losses_ == begin.losses) return;
     const size_t index = registry_.index_of(unit);
     if (index >= last_of_.size()) return;  // the load has queued nothing
     last_of_[index] = ++last_;
-    if (losses_ != begin.losses) lose(unit);
+    if (losses_ == begin.losses) return;
+    lose(unit);
+    if (whole) told_ = false;
 }
 
 void HelpedLoads::look(sh_stream lane) {
@@ -60,8 +62,10 @@ void HelpedLoads::note_losses() {
     losses_++;
     for (size_t i = 0; i < last_of_.size(); i++) {
         if (last_of_[i] <= right_) continue;
+        Unit& unit = registry_.unit(static_cast<uint32_t>(i));
+        if (!unit.live) continue;
         told_ = false;
-        if (Unit& unit = registry_.unit(static_cast<uint32_t>(i)); unit.live) lose(unit);
+        lose(unit);
     }
     right_ = last_;
 }

@@ -33,8 +33,9 @@ public:
 
     // For a load of the unit that begins. Without helpers, this and all below does nothing.
     Mark mark(const Unit& unit);
-    // All copies of the unit's load are queued, or none any more.
-    void queued(Unit& unit, const Mark& begin);
+    // All copies of the unit's load are queued, or none any more. `whole`: the load has not failed, so that its bytes
+    // may be used.
+    void queued(Unit& unit, const Mark& begin, bool whole);
     // Finds out whether helpers have failed. Units whose bytes may be wrong then are loaded again when they are needed.
     // Never waits. `lane`: the stream of the loads that the own link brings.
     void look(sh_stream lane);

@@ -178,13 +178,13 @@ Status Loader::complete(Unit& unit, Load& load) {
                     : device_.event_record(load.done, lane_.stream()));
     load.issued = true;
     contents_.issued(unit, load.runs);
-    helped_.queued(unit, load.helped);
+    helped_.queued(unit, load.helped, true);
     return Status();
 }
 
 void Loader::fail(Unit& unit, Load& load, Status status) {
     contents_.fail(unit, load.own_from, load.runs);
-    helped_.queued(unit, load.helped);  // chunks that stay are there, although the load has failed
+    helped_.queued(unit, load.helped, false);  // chunks that stay are there, although the load has failed
     note_failure(load, std::move(status));
 }
 

@@ -118,7 +118,7 @@ Status Graphs::bring_kept(Unit& unit, transfer::Issued* issued) {
             if (status.ok() && segment.kept && segment.route == transfer::Route::packed)
                 status = parts_.unpack_memory.unpacker().bring_kept(parts_.loader.stream(), segment, issued);
     }
-    parts_.loader.helped().queued(unit, begin);
+    parts_.loader.helped().queued(unit, begin, false);
     return status;
 }
 
@@ -179,9 +179,11 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
         if (entered_unpacks()) SH_TRY(bring_kept(*graph));
         parts_.loader.look_at_helpers();
-        if (parts_.loader.helped().losses() != losses)
+        if (parts_.loader.helped().losses() != losses) {
+            SH_TRY(parts_.loader.helped().take_failure());
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
+        }
         return order_launch(stream);
     });
     if (!status.ok()) {

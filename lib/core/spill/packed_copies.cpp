@@ -65,7 +65,7 @@ uint64_t room_of(const SavedCopy& copy) {
 }
 
 Status check_address(const SavedCopy& copy, uint64_t address) {
-    if (!copy.packed || address % kAlignment == 0) return Status();
+    if (!copy.packed || copy.is_on_device() || address % kAlignment == 0) return Status();
     return Status(SH_ERROR_INVALID_ARGUMENT, "an address is not a multiple of 16, and its tensor has left packed");
 }
 

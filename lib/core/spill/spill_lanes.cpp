@@ -151,11 +151,17 @@ Queued SpillLanes::out(SavedCopy& copy) {
     return queued;
 }
 
+Status SpillLanes::packed(HelpedLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
+                          bool* doubtful) {
+    const Status status = lane.copy_packed(tiles, after, doubtful);
+    return *doubtful ? unknown_end(status) : status;
+}
+
 // The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
 Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
     const std::array after = {copy.stream == SH_STREAM_HOST ? sh_backend_event(0) : leaves_after_, copy.buffer->emptied,
                               copy.buffer->filled};
-    return to_host_.copy_packed(tiles_of(copy, copy.span.address), after, doubtful);
+    return packed(to_host_, tiles_of(copy, copy.span.address), after, doubtful);
 }
 
 // Copies do not end in the order of one lane now. Another one may still be on its way into the buffer, if its tensor
@@ -181,7 +187,7 @@ Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
         const std::array after = {comes_back_after_, buffer.filled};
         if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
         const uint64_t helped = to_device_.helped_bytes();
-        SH_TRY(copy.packed ? to_device_.copy_packed(tiles_of(copy, address), after, &queued.doubtful)
+        SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after, &queued.doubtful)
                            : in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
         buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);

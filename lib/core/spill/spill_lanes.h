@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
@@ -90,6 +91,8 @@ private:
     Status end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful);
     Status leave_with_help(const SavedCopy& copy);
     Status pack(SavedCopy& copy, bool* doubtful);
+    static Status packed(HelpedLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
+                         bool* doubtful);
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 

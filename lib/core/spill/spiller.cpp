@@ -197,7 +197,10 @@ bool Spiller::leave(SavedCopy& copy) {
     if (queued.status.ok()) queued = lanes_.out(copy);
     if (!queued.status.ok()) {
         copy.doubtful = queued.doubtful;
-        if (!copy.doubtful) pool_.give(std::move(copy.buffer));
+        if (!copy.doubtful) {
+            pool_.give(std::move(copy.buffer));
+            copy.packed = false;
+        }
         stay_after_failure(copy, queued.status);
         return false;
     }

@@ -182,7 +182,8 @@ Status Bond::check() {
     std::lock_guard lock(mutex_);
     Status status;
     for (Way& way : ways_) {
-        if (way.failed || !way.relay->is_open()) continue;
+        // One that was left out because of a call may have failed before, in a copy.
+        if (way.distrusted || !way.relay->is_open()) continue;
         Status checked = way.relay->check();
         if (checked.ok()) continue;
         way.failed = way.distrusted = true;
@@ -272,7 +273,10 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
     if (by.failed) return Status();
     BondedLoad::Way& of = load->ways[way + 1];
     Status status;
-    if (load->written && !of.copies_after) status = by.relay->copy_after(load->written);
+    if (load->written && !of.copies_after) {
+        status = by.relay->copy_after(load->written);
+        if (!status.ok()) SH_TRY(by.relay->settle());
+    }
     of.copies_after = true;
     if (status.ok()) status = by.relay->bring(command, events, &of.waited);
     if (status.ok()) {
