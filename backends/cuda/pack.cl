@@ -1,22 +1,14 @@
-// Packs elements into the tiles of lib/codec/tile.h, by 256 threads for each tile, and unpacks them. Tile k lies in host
-// memory at k times the bytes of the largest tile, so that nobody needs to know how long the others are.
+// Packs elements into the tiles of lib/codec/tile.h, by 256 threads for each tile. Tile k lies in host memory at k times
+// the bytes of the largest tile, so that nobody needs to know how long the others are.
 // make_programs.py compiles it.
 //
 // A thread has a word of each plane, which is 32 elements. A tile is put together in local memory: writes over the link
 // are fast only if neighbouring threads write neighbouring bytes.
-#define INLINE static inline __attribute__((always_inline))
-#define LANES 256
-#define WARP 32
-#define ALL_LANES 0xffffffffu
-#define TILE_ELEMENTS 8192
-#define TILE_HEADER 16
+#define AT_ONCE  // differs by format
+#include "tile_threads.clh"
+
 #define TABLE 7
 #define EXPONENTS 256
-
-// A format's elements: the mantissa, the exponent and the sign, from the lowest bit on.
-struct format {
-    uint mantissa, exponent, bytes;
-};
 
 struct work {
     uint sums[LANES / WARP];
@@ -24,23 +16,6 @@ struct work {
     uint table[2];
     uchar code_of[EXPONENTS];
 };
-
-// A group of threads may have several tiles at once, LANES threads for each.
-INLINE uint lane_of_tile() { return __nvvm_read_ptx_sreg_tid_x() % LANES; }
-INLINE uint tile_of_group() { return __nvvm_read_ptx_sreg_tid_x() / LANES; }
-// Waits for the threads of the tile.
-INLINE void meet() { __nvvm_barrier_sync_cnt(1 + tile_of_group(), LANES); }
-
-INLINE uint aligned(uint bytes) { return (bytes + 15) & ~15u; }
-
-// The sum over the lanes of the warp up to this one.
-INLINE uint sum_up_to(uint value, uint lane) {
-    for (uint distance = 1; distance < WARP; distance *= 2) {
-        const uint before = __nvvm_shfl_sync_up_i32(ALL_LANES, value, distance, 0);
-        value += lane >= distance ? before : 0;
-    }
-    return value;
-}
 
 INLINE uint most_of_warp(uint value) {
     for (uint distance = WARP / 2; distance; distance /= 2) {

@@ -24,7 +24,7 @@ INLINE bool find(global const uchar* chunk, ulong bytes, uint index, bool last, 
 
 // Unpacks all tiles of the chunks, by any number of groups of threads. `failed` becomes 1 if a tile is not as it was
 // packed.
-#define UNPACK(name, mantissa_bits, exponent_bits, element_bytes)                                                     \
+#define UNPACK(name, mantissa_bits, exponent_bits, element_bytes)                                                      \
     kernel void name(global const uchar* from, struct places places, ulong elements, global uchar* to,                 \
                      global uint* failed) {                                                                            \
         local uint sums[LANES / WARP];                                                                                 \
