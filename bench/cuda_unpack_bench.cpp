@@ -1,8 +1,7 @@
 // Measures the CUDA plugin's unpacking on cuda:0. Weights of 256 Mi elements are unpacked by calls for so many chunks.
 #include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
-#include "measure.h"
-#include "plugins/backends.h"
+#include "gpu.h"
 
 namespace {
 
@@ -10,20 +9,10 @@ using namespace stagehand;
 
 constexpr uint64_t kPart = uint64_t(4) << 20, kParts = 64;  // elements
 
-// The device, without the library. Ends the benchmark if there is none.
-class Gpu {
+class UnpackingGpu : public bench::Gpu {
 public:
-    Gpu() {
-        const Status found = plugins::find_backend("cuda", nullptr, &backend_, nullptr);
-        if (!found.ok()) skip(found.text());
-        sh_backend_device_info info = {};
-        info.struct_size = sizeof info;
-        if (backend_->device_open(0, "map_pages=0", &device_, &info) != SH_OK) skip(backend_->last_error());
-        need(backend_->stream_create(device_, &stream_));
-        for (sh_backend_event* event : {&begin_, &end_}) need(backend_->event_create(device_, 1, event));
-        need(backend_->range_reserve(device_, kMostBytes * 2, 256, &memory_));
-    }
-    // Returns the milliseconds of unpacking the frame with calls for so many chunks.
+    UnpackingGpu() { need(backend().range_reserve(device(), kMostBytes * 2, 256, &memory_)); }
+    // Returns the nanoseconds of unpacking the frame with calls for so many chunks.
     double run(const codec::Frame& frame, uint64_t at_once) {
         sh_backend_packed packed = {};
         packed.struct_size = sizeof packed;
@@ -31,54 +20,38 @@ public:
         const uint64_t element = codec::fields_of(frame.format()).bytes();
         const uint64_t elements = frame.contents_bytes() / element;
         const auto* const begin = frame.chunk(0).data();
-        need(backend_->event_record(device_, begin_, stream_));
-        for (uint64_t chunk = 0; chunk < frame.chunks(); chunk += packed.chunks) {
-            const uint64_t done = chunk * SH_BACKEND_CHUNK_ELEMENTS;
-            packed.chunks = static_cast<uint32_t>(std::min(at_once, frame.chunks() - chunk));
-            packed.elements = std::min<uint64_t>(elements - done, packed.chunks * uint64_t(SH_BACKEND_CHUNK_ELEMENTS));
-            packed.from = memory_ + static_cast<uint64_t>(frame.chunk(chunk).data() - begin);
-            packed.to = memory_ + kMostBytes + done * element;
-            for (uint32_t i = 0; i < packed.chunks; i++)
-                packed.places[i + 1] =
-                    packed.places[i] + static_cast<uint32_t>(frame.chunk(chunk + i).size() / codec::kTileAlignment);
-            need(backend_->unpack(device_, stream_, &packed));
-        }
-        need(backend_->event_record(device_, end_, stream_));
-        need(backend_->stream_synchronize(device_, stream_));
-        int64_t ns = 0;
-        need(backend_->event_elapsed(device_, begin_, end_, &ns));
-        return static_cast<double>(ns) / 1e6;
+        return timed([&] {
+            for (uint64_t chunk = 0; chunk < frame.chunks(); chunk += packed.chunks) {
+                const uint64_t done = chunk * SH_BACKEND_CHUNK_ELEMENTS;
+                packed.chunks = static_cast<uint32_t>(std::min(at_once, frame.chunks() - chunk));
+                packed.elements =
+                    std::min<uint64_t>(elements - done, packed.chunks * uint64_t(SH_BACKEND_CHUNK_ELEMENTS));
+                packed.from = memory_ + static_cast<uint64_t>(frame.chunk(chunk).data() - begin);
+                packed.to = memory_ + kMostBytes + done * element;
+                for (uint32_t i = 0; i < packed.chunks; i++)
+                    packed.places[i + 1] =
+                        packed.places[i] + static_cast<uint32_t>(frame.chunk(chunk + i).size() / codec::kTileAlignment);
+                need(backend().unpack(device(), stream(), &packed));
+            }
+        });
     }
     void write(const codec::Frame& frame) {
         for (uint64_t chunk = 0, at = memory_; chunk < frame.chunks(); at += frame.chunk(chunk++).size())
-            need(backend_->copy_to_device(device_, stream_, at, frame.chunk(chunk).data(), frame.chunk(chunk).size()));
-        need(backend_->stream_synchronize(device_, stream_));
+            need(
+                backend().copy_to_device(device(), stream(), at, frame.chunk(chunk).data(), frame.chunk(chunk).size()));
+        need(backend().stream_synchronize(device(), stream()));
     }
 
 private:
     static constexpr uint64_t kMostBytes = kPart * kParts * 9 / 2;
 
-    [[noreturn]] static void skip(const char* why) {
-        std::printf("skipped: %s\n", why);
-        std::exit(0);
-    }
-    void need(sh_status status) const {
-        if (status >= 0) return;
-        std::fprintf(stderr, "%s\n", backend_->last_error());
-        std::exit(1);
-    }
-
-    const sh_backend* backend_ = nullptr;
-    sh_backend_device* device_ = nullptr;
-    sh_stream stream_ = 0;
-    sh_backend_event begin_ = 0, end_ = 0;
     uint64_t memory_ = 0;
 };
 
 }  // namespace
 
 int main() {
-    Gpu gpu;
+    UnpackingGpu gpu;
     std::printf("format  ratio   GB/s of contents: 128 chunks at once, 32, 8, 4\n");
     for (const codec::FloatFormat format : codec::test::kFormats) {
         const std::vector<uint8_t> part =
@@ -92,9 +65,9 @@ int main() {
         std::printf("%6d  %.4f ", static_cast<int>(format),
                     static_cast<double>(bytes.size()) / static_cast<double>(contents.size()));
         for (const uint64_t at_once : {128, 32, 8, 4}) {
-            std::vector<double> ms;
-            for (int i = 0; i < 7; i++) ms.push_back(gpu.run(frame, at_once));
-            std::printf(" %8.1f", static_cast<double>(contents.size()) / bench::median(ms) / 1e6);
+            std::vector<double> ns;
+            for (int i = 0; i < 7; i++) ns.push_back(gpu.run(frame, at_once));
+            std::printf(" %8.1f", static_cast<double>(contents.size()) / bench::median(ns));
         }
         std::printf("\n");
         std::fflush(stdout);

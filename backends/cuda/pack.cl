@@ -1,9 +1,7 @@
-// Packs elements into the tiles of lib/codec/tile.h, by 256 threads for each tile. Tile k lies in host memory at k times
-// the bytes of the largest tile, so that nobody needs to know how long the others are.
-// make_programs.py compiles it.
+// Packs elements into tiles apart (lib/codec/tiles_apart.h), by 256 threads for each tile. make_programs.py compiles it.
 //
-// A thread has a word of each plane, which is 32 elements. A tile is put together in local memory: writes over the link
-// are fast only if neighbouring threads write neighbouring bytes.
+// A thread has a word of each plane, which is 32 elements. A tile's body is put together in local memory: writes over
+// the link are fast only if neighbouring threads write neighbouring bytes.
 #define AT_ONCE  // differs by format
 #include "tile_threads.clh"
 
@@ -121,8 +119,7 @@ INLINE void write(local const uint4* from, uint bytes, global uint4* to) {
 
 INLINE void write_raw(global const uchar* from, uint bytes, global uchar* to) {
     const uint thread = lane_of_tile();
-    if (thread == 0) *(global uint4*)to = (uint4)(0, 0, 0, 0);
-    global uint4* const at = (global uint4*)(to + TILE_HEADER);
+    global uint4* const at = (global uint4*)to;
     for (uint i = thread; i < bytes / 16; i += LANES) at[i] = ((global const uint4*)from)[i];
     if (thread == 0 && bytes % 16) {
         uint last[4] = {0, 0, 0, 0};
@@ -131,8 +128,8 @@ INLINE void write_raw(global const uchar* from, uint bytes, global uchar* to) {
     }
 }
 
-INLINE void pack(struct format format, global const uchar* from, uint elements, global uchar* to,
-                 local struct work* work, local uint4* tile) {
+INLINE void pack(struct format format, global const uchar* from, uint elements, global uint4* header, global uchar* to,
+                 local struct work* work, local uint4* body) {
     const uint thread = lane_of_tile(), lane = thread % WARP, warp = thread / WARP, first = thread * 32;
     const uint rest_bytes = (format.mantissa + 1) / 8, rest_planes = (format.mantissa + 1) % 8;
     uint words[32];
@@ -165,22 +162,23 @@ INLINE void pack(struct format format, global const uchar* from, uint elements, 
         escapes += work->sums[i];
     }
     const uint all = (elements + 31) & ~31u, plane = all / 8, raw_bytes = elements * format.bytes;
-    const uint coded = plane * (3 + rest_planes) + all * rest_bytes, size = TILE_HEADER + aligned(coded + escapes);
-    if (size * 20 > (TILE_HEADER + aligned(raw_bytes)) * 19) {
+    const uint coded = plane * (3 + rest_planes) + all * rest_bytes, size = aligned(coded + escapes);
+    if ((TILE_HEADER + size) * 20 > (TILE_HEADER + aligned(raw_bytes)) * 19) {
+        if (thread == 0) *header = (uint4)(0, 0, 0, 0);
         write_raw(from, raw_bytes, to);
         return;
     }
-    local uchar* const bytes = (local uchar*)tile;
-    if (thread == 0) tile[0] = (uint4)(work->table[0], work->table[1] | 1u << 24, escapes, 0);
+    local uchar* const bytes = (local uchar*)body;
+    if (thread == 0) *header = (uint4)(work->table[0], work->table[1] | 1u << 24, escapes, 0);
     if (thread < 4)  // zeros up to the end
-        for (uint i = coded + escapes + thread; i < size - TILE_HEADER; i += 4) bytes[TILE_HEADER + i] = 0;
+        for (uint i = coded + escapes + thread; i < size; i += 4) bytes[i] = 0;
     if (thread < all / 32) {
-        local uint* at = (local uint*)(bytes + TILE_HEADER) + thread;
+        local uint* at = (local uint*)bytes + thread;
 #pragma unroll
         for (uint i = 0; i < 3; ++i) at[i * (plane / 4)] = code[i];
 #pragma unroll
         for (uint i = 0; i < rest_planes; ++i) at[(3 + i) * (plane / 4)] = high[i];
-        local uchar* const rests = bytes + TILE_HEADER + plane * (3 + rest_planes);
+        local uchar* const rests = bytes + plane * (3 + rest_planes);
 #pragma unroll
         for (uint byte = 0; byte < rest_bytes; ++byte)
 #pragma unroll
@@ -190,22 +188,22 @@ INLINE void pack(struct format format, global const uchar* from, uint elements, 
             *other++ = exponent_of(format, read(format, from, first + __builtin_ctz(left)));
     }
     meet();
-    write(tile, size, (global uint4*)to);
+    write(body, size, (global uint4*)to);
 }
 
 // Packs all tiles, by any number of groups of threads. Groups of several tiles lie on fewer processors: others need
 // whole ones.
 #define PACK(name, mantissa_bits, exponent_bits, element_bytes, at_once)                                               \
-    kernel void name(global const uchar* from, ulong elements, global uchar* to) {                                     \
+    kernel void name(global const uchar* from, ulong elements, global uchar* bodies, global uint4* headers) {          \
         local struct work work[at_once];                                                                               \
-        local uint4 tile[at_once][TILE_HEADER / 16 + TILE_ELEMENTS * element_bytes / 16];                              \
+        local uint4 body[at_once][TILE_ELEMENTS * element_bytes / 16];                                                 \
         const struct format format = {mantissa_bits, exponent_bits, element_bytes};                                    \
         const ulong tiles = (elements + TILE_ELEMENTS - 1) / TILE_ELEMENTS;                                            \
         const uint groups = __nvvm_read_ptx_sreg_nctaid_x() * at_once, own = tile_of_group();                          \
         for (ulong index = __nvvm_read_ptx_sreg_ctaid_x() * at_once + own; index < tiles; index += groups) {           \
             const ulong left = elements - index * TILE_ELEMENTS;                                                       \
             pack(format, from + index * TILE_ELEMENTS * element_bytes, left < TILE_ELEMENTS ? left : TILE_ELEMENTS,    \
-                 to + index * (TILE_HEADER + TILE_ELEMENTS * element_bytes), &work[own], tile[own]);                   \
+                 headers + index, bodies + index * TILE_ELEMENTS * element_bytes, &work[own], body[own]);              \
             meet(); /* the local memory is that of the next tile from here on */                                       \
         }                                                                                                              \
     }

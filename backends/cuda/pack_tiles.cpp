@@ -26,12 +26,10 @@ constexpr const char* kUnpackPrograms[] = {"sh_unpack_tiles_bf16", "sh_unpack_ti
 
 sh_status launch(Device& device, Programs& programs, const char* source, const char* const (&names)[kFormats],
                  unsigned tiles_at_once, unsigned most, sh_stream stream, const sh_backend_tiles& tiles,
-                 api::Address from, api::Address to) {
+                 void** arguments) {
     SH_GPU_ENTER(device);
     if (const sh_status status = load(device, programs, source, names); status < 0) return status;
-    uint64_t elements = tiles.elements;
-    void* arguments[] = {&from, &elements, &to};
-    const uint64_t count = (elements + SH_BACKEND_TILE_ELEMENTS - 1) / SH_BACKEND_TILE_ELEMENTS;
+    const uint64_t count = (tiles.elements + SH_BACKEND_TILE_ELEMENTS - 1) / SH_BACKEND_TILE_ELEMENTS;
     const auto groups = static_cast<unsigned>((std::min<uint64_t>(count, most) + tiles_at_once - 1) / tiles_at_once);
     SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(programs.functions[tiles.format - 1]), groups, 1, 1,
                kTileThreads * tiles_at_once, 1, 1, 0, (api::Stream)(stream), arguments, nullptr);
@@ -43,15 +41,19 @@ sh_status launch(Device& device, Programs& programs, const char* source, const c
 sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (const sh_status status = support::check_tiles(*tiles); status < 0) return status;
     Device& device = device_of(handle);
+    sh_backend_tiles own = *tiles;
+    void* arguments[] = {&own.device, &own.elements, &own.host, &own.headers};
     return launch(device, device.pack_programs, kPackProgram, kPackPrograms, kPackAtOnce[tiles->format - 1],
-                  kTilesToPack, stream, *tiles, tiles->device, reinterpret_cast<api::Address>(tiles->host));
+                  kTilesToPack, stream, *tiles, arguments);
 }
 
 sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (const sh_status status = support::check_tiles(*tiles); status < 0) return status;
     Device& device = device_of(handle);
+    sh_backend_tiles own = *tiles;
+    void* arguments[] = {&own.host, &own.headers, &own.elements, &own.device};
     return launch(device, device.unpack_tiles_programs, kUnpackTilesProgram, kUnpackPrograms, kUnpackAtOnce,
-                  kTilesToUnpack, stream, *tiles, reinterpret_cast<api::Address>(tiles->host), tiles->device);
+                  kTilesToUnpack, stream, *tiles, arguments);
 }
 
 void unload_pack_tiles(Device& device) {

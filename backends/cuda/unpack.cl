@@ -17,7 +17,8 @@ INLINE bool find(global const uchar* chunk, ulong bytes, uint index, bool last, 
     const uint size = ((global const ushort*)chunk)[lane];
     const uint up_to = sum_up_to(size, lane), all = from_lane(up_to, CHUNK_TILES - 1);
     const uint end = from_lane(up_to, index), own = from_lane(size, index);
-    tile->bytes = chunk + CHUNK_HEADER + (ulong)(end - own) * 16;
+    tile->header = chunk + CHUNK_HEADER + (ulong)(end - own) * 16;
+    tile->body = tile->header + TILE_HEADER;
     tile->size = own * 16;
     return own != 0 && CHUNK_HEADER + (ulong)all * 16 == bytes && (!last || end == all);
 }

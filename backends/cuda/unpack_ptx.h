@@ -16,20 +16,20 @@ constexpr char kUnpackProgram[] = R"(
     .reg .pred  %p<104>;
     .reg .b16   %rs<16>;
     .reg .b32   %r<374>;
-    .reg .b64   %rd<128>;
+    .reg .b64   %rd<129>;
     .shared .align 4 .b8 sh_unpack_bf16_$_sums[32];
-    ld.param.u64    %rd56, [sh_unpack_bf16_param_2];
-    add.s64     %rd60, %rd56, 8191;
-    shr.u64     %rd61, %rd60, 13;
-    cvt.u32.u64     %r1, %rd61;
+    ld.param.u64    %rd58, [sh_unpack_bf16_param_2];
+    add.s64     %rd62, %rd58, 8191;
+    shr.u64     %rd63, %rd62, 13;
+    cvt.u32.u64     %r1, %rd63;
     mov.u32     %r352, %ctaid.x;
     setp.ge.u32     %p4, %r352, %r1;
     @%p4 bra    LBB0_63;
-    ld.param.u64    %rd58, [sh_unpack_bf16_param_4];
-    ld.param.u64    %rd57, [sh_unpack_bf16_param_3];
-    ld.param.u64    %rd55, [sh_unpack_bf16_param_0];
-    mov.b64     %rd59, sh_unpack_bf16_param_1;
-    mov.u64     %rd1, %rd59;
+    ld.param.u64    %rd60, [sh_unpack_bf16_param_4];
+    ld.param.u64    %rd59, [sh_unpack_bf16_param_3];
+    ld.param.u64    %rd57, [sh_unpack_bf16_param_0];
+    mov.b64     %rd61, sh_unpack_bf16_param_1;
+    mov.u64     %rd1, %rd61;
     mov.u32     %r2, %nctaid.x;
     mov.u32     %r4, %tid.x;
     shr.s32     %r112, %r4, 31;
@@ -41,9 +41,9 @@ constexpr char kUnpackProgram[] = R"(
     and.b32     %r5, %r4, 31;
     shr.u32     %r117, %r4, 5;
     cvt.u64.u32     %rd3, %r4;
-    mul.wide.u32    %rd63, %r117, 4;
-    mov.u64     %rd64, sh_unpack_bf16_$_sums;
-    add.s64     %rd4, %rd64, %rd63;
+    mul.wide.u32    %rd65, %r117, 4;
+    mov.u64     %rd66, sh_unpack_bf16_$_sums;
+    add.s64     %rd4, %rd66, %rd65;
     bfe.u32     %r6, %r4, 2, 3;
     shl.b32     %r118, %r4, 3;
     and.b32     %r7, %r118, 24;
@@ -53,12 +53,11 @@ constexpr char kUnpackProgram[] = R"(
     not.b32     %r9, %r120;
     mov.u32     %r121, 255;
     shl.b32     %r10, %r121, %r7;
-    mul.wide.u32    %rd65, %r4, 16;
-    add.s64     %rd5, %rd57, %rd65;
-    add.s64     %rd6, %rd65, 16;
+    mul.wide.u32    %rd5, %r4, 16;
+    add.s64     %rd6, %rd59, %rd5;
     mov.pred    %p5, 0;
     mov.pred    %p18, -1;
-    shl.b64     %rd85, %rd3, 2;
+    shl.b64     %rd86, %rd3, 2;
     setp.ne.s32     %p33, %r5, 31;
     setp.lt.u32     %p34, %r5, 16;
     bra.uni     LBB0_2;
@@ -70,18 +69,18 @@ LBB0_62:
     bra.uni     LBB0_63;
 LBB0_2:
     shr.u32     %r125, %r352, 5;
-    mul.wide.u32    %rd70, %r125, 4;
-    add.s64     %rd71, %rd1, %rd70;
-    ld.param.u32    %r126, [%rd71];
-    cvt.u64.u32     %rd72, %r126;
-    ld.param.u32    %rd74, [%rd71+4];
-    sub.s64     %rd75, %rd74, %rd72;
-    shl.b64     %rd12, %rd75, 4;
-    setp.lt.u64     %p6, %rd12, 64;
+    mul.wide.u32    %rd71, %r125, 4;
+    add.s64     %rd72, %rd1, %rd71;
+    ld.param.u32    %r126, [%rd72];
+    cvt.u64.u32     %rd73, %r126;
+    ld.param.u32    %rd75, [%rd72+4];
+    sub.s64     %rd76, %rd75, %rd73;
+    shl.b64     %rd13, %rd76, 4;
+    setp.lt.u64     %p6, %rd13, 64;
     mov.pred    %p102, %p5;
     @%p6 bra    LBB0_5;
-    mul.wide.u32    %rd73, %r126, 16;
-    add.s64     %rd11, %rd55, %rd73;
+    mul.wide.u32    %rd74, %r126, 16;
+    add.s64     %rd12, %rd57, %rd74;
     and.b32     %r14, %r352, 31;
     cvt.u32.u64     %r128, %rd2;
     setp.lt.u32     %p8, %r128, 16;
@@ -89,9 +88,9 @@ LBB0_2:
     setp.lt.u32     %p10, %r128, 4;
     setp.lt.u32     %p11, %r128, 2;
     setp.eq.s32     %p12, %r128, 0;
-    shl.b64     %rd76, %rd2, 1;
-    add.s64     %rd77, %rd11, %rd76;
-    ld.global.u16   %r129, [%rd77];
+    shl.b64     %rd77, %rd2, 1;
+    add.s64     %rd78, %rd12, %rd77;
+    ld.global.u16   %r129, [%rd78];
     shfl.sync.up.b32    %r130, %r129, 1, 0, -1;
     selp.b32    %r131, 0, %r130, %p12;
     add.s32     %r132, %r131, %r129;
@@ -111,9 +110,10 @@ LBB0_2:
     shfl.sync.idx.b32   %r17, %r144, %r14, 31, -1;
     shfl.sync.idx.b32   %r18, %r129, %r14, 31, -1;
     sub.s32     %r145, %r17, %r18;
-    mul.wide.u32    %rd78, %r145, 16;
-    add.s64     %rd79, %rd11, %rd78;
-    add.s64     %rd116, %rd79, 64;
+    mul.wide.u32    %rd79, %r145, 16;
+    add.s64     %rd80, %rd12, %rd79;
+    add.s64     %rd117, %rd80, 64;
+    add.s64     %rd116, %rd80, 80;
     setp.eq.s32     %p13, %r18, 0;
     mov.u32     %r354, 0;
     mov.pred    %p102, %p5;
@@ -121,9 +121,9 @@ LBB0_2:
     add.s32     %r15, %r352, 1;
     setp.ne.s32     %p14, %r15, %r1;
     shl.b32     %r354, %r18, 4;
-    mul.wide.u32    %rd80, %r16, 16;
-    add.s64     %rd81, %rd80, 64;
-    setp.eq.s64     %p15, %rd81, %rd12;
+    mul.wide.u32    %rd81, %r16, 16;
+    add.s64     %rd82, %rd81, 64;
+    setp.eq.s64     %p15, %rd82, %rd13;
     setp.eq.s32     %p16, %r17, %r16;
     or.pred     %p17, %p14, %p16;
     and.pred    %p102, %p15, %p17;
@@ -132,11 +132,11 @@ LBB0_5:
     @!%p102 bra     LBB0_60;
     bra.uni     LBB0_6;
 LBB0_6:
-    mul.wide.u32    %rd66, %r352, 8192;
-    sub.s64     %rd67, %rd56, %rd66;
-    min.u64     %rd68, %rd67, 8192;
-    cvt.u32.u64     %r13, %rd68;
-    ld.global.v4.u32    {%r146, %r21, %r22, %r147}, [%rd116];
+    mul.wide.u32    %rd67, %r352, 8192;
+    sub.s64     %rd68, %rd58, %rd67;
+    min.u64     %rd69, %rd68, 8192;
+    cvt.u32.u64     %r13, %rd69;
+    ld.global.v4.u32    {%r146, %r21, %r22, %r147}, [%rd117];
     setp.ne.s32     %p20, %r147, 0;
     setp.gt.u32     %p21, %r21, 33554431;
     or.pred     %p22, %p20, %p21;
@@ -144,8 +144,8 @@ LBB0_6:
     or.pred     %p24, %p22, %p23;
     mov.pred    %p103, %p18;
     @%p24 bra   LBB0_60;
-    mul.wide.u32    %rd69, %r352, 16384;
-    add.s64     %rd9, %rd57, %rd69;
+    mul.wide.u32    %rd70, %r352, 16384;
+    add.s64     %rd10, %rd59, %rd70;
     setp.gt.u32     %p25, %r21, 16777215;
     @%p25 bra   LBB0_15;
     setp.ne.s32     %p86, %r22, 0;
@@ -155,41 +155,39 @@ LBB0_6:
     add.s32     %r342, %r122, 31;
     and.b32     %r343, %r342, 65520;
     setp.ne.s32     %p88, %r354, 0;
-    setp.ne.s32     %p89, %r343, %r354;
+    setp.ne.s32     %p89, %r354, %r343;
     and.pred    %p90, %p88, %p89;
     mov.pred    %p103, %p18;
     @%p90 bra   LBB0_60;
     shr.u32     %r24, %r13, 3;
     setp.le.u32     %p91, %r24, %r4;
     @%p91 bra   LBB0_13;
-    add.s64     %rd118, %rd5, %rd69;
-    add.s64     %rd117, %rd116, %rd6;
+    add.s64     %rd119, %rd6, %rd70;
+    add.s64     %rd118, %rd116, %rd5;
     mov.u32     %r355, %r4;
 LBB0_12:
-    ld.global.v4.u32    {%r344, %r345, %r346, %r347}, [%rd117];
-    st.global.v4.u32    [%rd118], {%r344, %r345, %r346, %r347};
+    ld.global.v4.u32    {%r344, %r345, %r346, %r347}, [%rd118];
+    st.global.v4.u32    [%rd119], {%r344, %r345, %r346, %r347};
     add.s32     %r355, %r355, 256;
+    add.s64     %rd119, %rd119, 4096;
     add.s64     %rd118, %rd118, 4096;
-    add.s64     %rd117, %rd117, 4096;
     setp.lt.u32     %p92, %r355, %r24;
     @%p92 bra   LBB0_12;
 LBB0_13:
     and.b32     %r123, %r122, 32752;
     add.s32     %r124, %r4, %r123;
-    cvt.u64.u32     %rd119, %r124;
+    cvt.u64.u32     %rd120, %r124;
     add.s32     %r349, %r123, %r4;
     setp.ge.u32     %p94, %r349, %r122;
     mov.pred    %p103, %p5;
     @%p94 bra   LBB0_60;
 LBB0_14:
-    add.s64     %rd111, %rd119, 16;
-    and.b64     %rd112, %rd111, 4294967295;
-    add.s64     %rd113, %rd116, %rd112;
-    ld.global.u8    %rs15, [%rd113];
-    add.s64     %rd114, %rd9, %rd119;
-    st.global.u8    [%rd114], %rs15;
-    add.s64     %rd119, %rd119, 256;
-    cvt.u32.u64     %r350, %rd119;
+    add.s64     %rd112, %rd116, %rd120;
+    ld.global.u8    %rs15, [%rd112];
+    add.s64     %rd113, %rd10, %rd120;
+    st.global.u8    [%rd113], %rs15;
+    add.s64     %rd120, %rd120, 256;
+    cvt.u32.u64     %r350, %rd120;
     setp.lt.u32     %p96, %r350, %r122;
     mov.pred    %p103, %p5;
     @%p96 bra   LBB0_14;
@@ -200,11 +198,11 @@ LBB0_15:
     shr.u32     %r29, %r28, 3;
     mul.lo.s32  %r30, %r29, 3;
     or.b32      %r149, %r27, 31;
-    add.s32     %r150, %r30, %r149;
+    add.s32     %r150, %r149, %r30;
     add.s32     %r151, %r150, %r22;
     and.b32     %r31, %r151, -16;
     setp.ne.s32     %p27, %r354, 0;
-    setp.ne.s32     %p28, %r31, %r354;
+    setp.ne.s32     %p28, %r354, %r31;
     and.pred    %p29, %p27, %p28;
     mov.pred    %p103, %p18;
     @%p29 bra   LBB0_60;
@@ -213,24 +211,23 @@ LBB0_15:
     setp.gt.u32     %p31, %r31, %r153;
     mov.pred    %p103, %p18;
     @%p31 bra   LBB0_60;
-    add.s64     %rd23, %rd116, 16;
     shr.u32     %r155, %r27, 5;
     setp.ge.u32     %p32, %r4, %r155;
     mov.u32     %r356, 0;
     mov.u32     %r357, %r356;
     mov.u32     %r358, %r356;
     @%p32 bra   LBB0_19;
-    add.s64     %rd86, %rd23, %rd85;
-    ld.global.u32   %r358, [%rd86];
-    cvt.u64.u32     %rd87, %r29;
-    add.s64     %rd88, %rd23, %rd87;
-    add.s64     %rd89, %rd88, %rd85;
-    ld.global.u32   %r357, [%rd89];
+    add.s64     %rd87, %rd116, %rd86;
+    ld.global.u32   %r358, [%rd87];
+    cvt.u64.u32     %rd88, %r29;
+    add.s64     %rd89, %rd116, %rd88;
+    add.s64     %rd90, %rd89, %rd86;
+    ld.global.u32   %r357, [%rd90];
     shr.u32     %r156, %r28, 2;
-    cvt.u64.u32     %rd90, %r156;
-    add.s64     %rd91, %rd23, %rd90;
-    add.s64     %rd92, %rd91, %rd85;
-    ld.global.u32   %r356, [%rd92];
+    cvt.u64.u32     %rd91, %r156;
+    add.s64     %rd92, %rd116, %rd91;
+    add.s64     %rd93, %rd92, %rd86;
+    ld.global.u32   %r356, [%rd93];
 LBB0_19:
     setp.lt.u32     %p35, %r5, 8;
     setp.lt.u32     %p36, %r5, 4;
@@ -276,11 +273,11 @@ LBB0_21:
     setp.ne.s32     %p48, %r202, %r22;
     mov.pred    %p103, %p18;
     @%p48 bra   LBB0_60;
-    cvt.u64.u32     %rd82, %r146;
+    cvt.u64.u32     %rd83, %r146;
     and.b32     %r148, %r21, 16777215;
-    cvt.u64.u32     %rd83, %r148;
-    shl.b64     %rd84, %rd83, 32;
-    or.b64      %rd15, %rd84, %rd82;
+    cvt.u64.u32     %rd84, %r148;
+    shl.b64     %rd85, %rd84, 32;
+    or.b64      %rd18, %rd85, %rd83;
     setp.gt.u32     %p40, %r4, 255;
     setp.gt.u32     %p41, %r4, 223;
     setp.gt.u32     %p42, %r4, 191;
@@ -306,10 +303,10 @@ LBB0_21:
     add.s32     %r198, %r194, %r197;
     selp.b32    %r201, %r200, 0, %p40;
     add.s32     %r41, %r198, %r201;
-    cvt.u64.u32     %rd93, %r30;
-    add.s64     %rd24, %rd23, %rd93;
-    cvt.u64.u32     %rd94, %r28;
-    add.s64     %rd25, %rd24, %rd94;
+    cvt.u64.u32     %rd94, %r30;
+    add.s64     %rd26, %rd116, %rd94;
+    cvt.u64.u32     %rd95, %r28;
+    add.s64     %rd27, %rd26, %rd95;
     mov.u32     %r359, 0;
     bra.uni     LBB0_23;
 LBB0_58:
@@ -321,7 +318,7 @@ LBB0_58:
     or.b32      %r324, %r323, %r91;
     shl.b32     %r325, %r108, 16;
     or.b32      %r326, %r325, %r103;
-    st.global.v4.u32    [%rd54], {%r320, %r322, %r324, %r326};
+    st.global.v4.u32    [%rd56], {%r320, %r322, %r324, %r326};
 LBB0_59:
     add.s32     %r359, %r359, 8;
     setp.ne.s32     %p84, %r359, 32;
@@ -348,18 +345,18 @@ LBB0_23:
     popc.b32    %r212, %r211;
     add.s32     %r48, %r212, %r210;
     setp.eq.s32     %p50, %r28, 8192;
-    cvt.u64.u32     %rd26, %r43;
-    add.s64     %rd27, %rd24, %rd26;
+    cvt.u64.u32     %rd28, %r43;
+    add.s64     %rd29, %rd26, %rd28;
     @%p50 bra   LBB0_26;
     bra.uni     LBB0_25;
 LBB0_26:
-    ld.global.u64   %rd120, [%rd27];
+    ld.global.u64   %rd121, [%rd29];
     bra.uni     LBB0_27;
 LBB0_25:
-    ld.global.u32   %rd95, [%rd27];
-    ld.global.u32   %rd96, [%rd27+4];
-    shl.b64     %rd97, %rd96, 32;
-    or.b64      %rd120, %rd97, %rd95;
+    ld.global.u32   %rd96, [%rd29];
+    ld.global.u32   %rd97, [%rd29+4];
+    shl.b64     %rd98, %rd97, 32;
+    or.b64      %rd121, %rd98, %rd96;
 LBB0_27:
     and.b32     %r49, %r47, %r10;
     setp.ne.s32     %p51, %r49, 0;
@@ -371,19 +368,19 @@ LBB0_27:
     and.b32     %r218, %r217, 4;
     or.b32      %r219, %r216, %r218;
     shl.b32     %r220, %r219, 3;
-    shr.u64     %rd98, %rd15, %r220;
-    cvt.u32.u64     %r221, %rd98;
+    shr.u64     %rd99, %rd18, %r220;
+    cvt.u32.u64     %r221, %rd99;
     and.b32     %r361, %r221, 255;
     setp.eq.s32     %p52, %r219, 7;
     and.pred    %p53, %p51, %p52;
     add.s32     %r360, %r48, 1;
-    cvt.u64.u32     %rd121, %r48;
+    cvt.u64.u32     %rd122, %r48;
     @%p53 bra   LBB0_28;
     bra.uni     LBB0_29;
 LBB0_28:
-    add.s64     %rd32, %rd25, %rd121;
-    ld.global.u8    %r361, [%rd32];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd34, %rd27, %rd122;
+    ld.global.u8    %r361, [%rd34];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_29:
     bfe.u32     %r226, %r44, 1, 1;
@@ -393,17 +390,17 @@ LBB0_29:
     and.b32     %r230, %r229, 4;
     or.b32      %r231, %r228, %r230;
     shl.b32     %r232, %r231, 3;
-    shr.u64     %rd99, %rd15, %r232;
-    cvt.u32.u64     %r233, %rd99;
+    shr.u64     %rd100, %rd18, %r232;
+    cvt.u32.u64     %r233, %rd100;
     and.b32     %r363, %r233, 255;
     setp.eq.s32     %p55, %r231, 7;
     and.pred    %p56, %p51, %p55;
     @!%p56 bra  LBB0_44;
     bra.uni     LBB0_43;
 LBB0_43:
-    add.s64     %rd35, %rd25, %rd121;
-    ld.global.u8    %r363, [%rd35];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd37, %rd27, %rd122;
+    ld.global.u8    %r363, [%rd37];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_44:
     bfe.u32     %r237, %r44, 2, 1;
@@ -413,17 +410,17 @@ LBB0_44:
     and.b32     %r241, %r46, 4;
     or.b32      %r242, %r240, %r241;
     shl.b32     %r243, %r242, 3;
-    shr.u64     %rd100, %rd15, %r243;
-    cvt.u32.u64     %r244, %rd100;
+    shr.u64     %rd101, %rd18, %r243;
+    cvt.u32.u64     %r244, %rd101;
     and.b32     %r365, %r244, 255;
     setp.eq.s32     %p58, %r242, 7;
     and.pred    %p59, %p51, %p58;
     @!%p59 bra  LBB0_46;
     bra.uni     LBB0_45;
 LBB0_45:
-    add.s64     %rd38, %rd25, %rd121;
-    ld.global.u8    %r365, [%rd38];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd40, %rd27, %rd122;
+    ld.global.u8    %r365, [%rd40];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_46:
     bfe.u32     %r249, %r44, 3, 1;
@@ -434,17 +431,17 @@ LBB0_46:
     and.b32     %r254, %r253, 4;
     or.b32      %r255, %r252, %r254;
     shl.b32     %r256, %r255, 3;
-    shr.u64     %rd101, %rd15, %r256;
-    cvt.u32.u64     %r257, %rd101;
+    shr.u64     %rd102, %rd18, %r256;
+    cvt.u32.u64     %r257, %rd102;
     and.b32     %r367, %r257, 255;
     setp.eq.s32     %p61, %r255, 7;
     and.pred    %p62, %p51, %p61;
     @!%p62 bra  LBB0_48;
     bra.uni     LBB0_47;
 LBB0_47:
-    add.s64     %rd41, %rd25, %rd121;
-    ld.global.u8    %r367, [%rd41];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd43, %rd27, %rd122;
+    ld.global.u8    %r367, [%rd43];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_48:
     bfe.u32     %r262, %r44, 4, 1;
@@ -455,17 +452,17 @@ LBB0_48:
     and.b32     %r267, %r266, 4;
     or.b32      %r268, %r265, %r267;
     shl.b32     %r269, %r268, 3;
-    shr.u64     %rd102, %rd15, %r269;
-    cvt.u32.u64     %r270, %rd102;
+    shr.u64     %rd103, %rd18, %r269;
+    cvt.u32.u64     %r270, %rd103;
     and.b32     %r369, %r270, 255;
     setp.eq.s32     %p64, %r268, 7;
     and.pred    %p65, %p51, %p64;
     @!%p65 bra  LBB0_50;
     bra.uni     LBB0_49;
 LBB0_49:
-    add.s64     %rd44, %rd25, %rd121;
-    ld.global.u8    %r369, [%rd44];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd46, %rd27, %rd122;
+    ld.global.u8    %r369, [%rd46];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_50:
     bfe.u32     %r276, %r44, 5, 1;
@@ -476,20 +473,20 @@ LBB0_50:
     and.b32     %r281, %r280, 4;
     or.b32      %r282, %r279, %r281;
     shl.b32     %r283, %r282, 3;
-    shr.u64     %rd104, %rd15, %r283;
-    cvt.u32.u64     %r284, %rd104;
+    shr.u64     %rd105, %rd18, %r283;
+    cvt.u32.u64     %r284, %rd105;
     and.b32     %r371, %r284, 255;
     setp.eq.s32     %p67, %r282, 7;
     and.pred    %p68, %p51, %p67;
     @!%p68 bra  LBB0_52;
     bra.uni     LBB0_51;
 LBB0_51:
-    add.s64     %rd47, %rd25, %rd121;
-    ld.global.u8    %r371, [%rd47];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd49, %rd27, %rd122;
+    ld.global.u8    %r371, [%rd49];
+    cvt.u64.u32     %rd122, %r360;
     add.s32     %r360, %r360, 1;
 LBB0_52:
-    cvt.u32.u64     %r57, %rd120;
+    cvt.u32.u64     %r57, %rd121;
     and.b32     %r222, %r57, 127;
     shl.b32     %r223, %r361, 7;
     shl.b32     %r224, %r57, 8;
@@ -501,13 +498,13 @@ LBB0_52:
     bfe.u32     %r258, %r57, 24, 7;
     shl.b32     %r259, %r367, 7;
     shr.u32     %r260, %r57, 16;
-    shr.u64     %rd103, %rd120, 32;
-    cvt.u32.u64     %r271, %rd103;
+    shr.u64     %rd104, %rd121, 32;
+    cvt.u32.u64     %r271, %rd104;
     and.b32     %r272, %r271, 127;
     shl.b32     %r273, %r369, 7;
     shl.b32     %r274, %r271, 8;
-    shr.u64     %rd105, %rd120, 40;
-    cvt.u32.u64     %r285, %rd105;
+    shr.u64     %rd106, %rd121, 40;
+    cvt.u32.u64     %r285, %rd106;
     and.b32     %r286, %r285, 127;
     shl.b32     %r287, %r371, 7;
     shl.b32     %r288, %r285, 8;
@@ -519,17 +516,17 @@ LBB0_52:
     and.b32     %r295, %r294, 4;
     or.b32      %r296, %r293, %r295;
     shl.b32     %r297, %r296, 3;
-    shr.u64     %rd106, %rd15, %r297;
-    cvt.u32.u64     %r298, %rd106;
+    shr.u64     %rd107, %rd18, %r297;
+    cvt.u32.u64     %r298, %rd107;
     and.b32     %r372, %r298, 255;
     setp.eq.s32     %p70, %r296, 7;
     and.pred    %p71, %p51, %p70;
     @!%p71 bra  LBB0_54;
     bra.uni     LBB0_53;
 LBB0_53:
-    add.s64     %rd50, %rd25, %rd121;
-    ld.global.u8    %r372, [%rd50];
-    cvt.u64.u32     %rd121, %r360;
+    add.s64     %rd52, %rd27, %rd122;
+    ld.global.u8    %r372, [%rd52];
+    cvt.u64.u32     %rd122, %r360;
 LBB0_54:
     or.b32      %r58, %r222, %r223;
     and.b32     %r225, %r224, 32768;
@@ -543,8 +540,8 @@ LBB0_54:
     and.b32     %r275, %r274, 32768;
     or.b32      %r97, %r286, %r287;
     and.b32     %r289, %r288, 32768;
-    shr.u64     %rd107, %rd120, 48;
-    cvt.u32.u64     %r299, %rd107;
+    shr.u64     %rd108, %rd121, 48;
+    cvt.u32.u64     %r299, %rd108;
     and.b32     %r300, %r299, 127;
     shl.b32     %r301, %r372, 7;
     or.b32      %r102, %r300, %r301;
@@ -558,16 +555,16 @@ LBB0_54:
     and.b32     %r309, %r308, 4;
     or.b32      %r310, %r307, %r309;
     shl.b32     %r311, %r310, 3;
-    shr.u64     %rd108, %rd15, %r311;
-    cvt.u32.u64     %r312, %rd108;
+    shr.u64     %rd109, %rd18, %r311;
+    cvt.u32.u64     %r312, %rd109;
     and.b32     %r373, %r312, 255;
     setp.eq.s32     %p73, %r310, 7;
     and.pred    %p74, %p51, %p73;
     @!%p74 bra  LBB0_56;
     bra.uni     LBB0_55;
 LBB0_55:
-    add.s64     %rd53, %rd25, %rd121;
-    ld.global.u8    %r373, [%rd53];
+    add.s64     %rd55, %rd27, %rd122;
+    ld.global.u8    %r373, [%rd55];
 LBB0_56:
     or.b32      %r59, %r58, %r225;
     or.b32      %r67, %r66, %r236;
@@ -576,22 +573,22 @@ LBB0_56:
     or.b32      %r91, %r90, %r275;
     or.b32      %r98, %r97, %r289;
     or.b32      %r103, %r102, %r303;
-    shr.u64     %rd109, %rd120, 56;
-    cvt.u32.u64     %r313, %rd109;
+    shr.u64     %rd110, %rd121, 56;
+    cvt.u32.u64     %r313, %rd110;
     and.b32     %r314, %r313, 127;
     shl.b32     %r315, %r373, 7;
     or.b32      %r107, %r314, %r315;
     shl.b32     %r316, %r313, 8;
     and.b32     %r317, %r316, 32768;
     or.b32      %r108, %r107, %r317;
-    shl.b64     %rd110, %rd26, 1;
-    add.s64     %rd54, %rd9, %rd110;
+    shl.b64     %rd111, %rd28, 1;
+    add.s64     %rd56, %rd10, %rd111;
     add.s32     %r318, %r43, 8;
     setp.le.u32     %p75, %r318, %r13;
     @%p75 bra   LBB0_58;
-    st.global.u8    [%rd54], %r58;
+    st.global.u8    [%rd56], %r58;
     shr.u32     %r327, %r59, 8;
-    st.global.u8    [%rd54+1], %r327;
+    st.global.u8    [%rd56+1], %r327;
     or.b32      %r328, %r43, 1;
     setp.lt.u32     %p76, %r328, %r13;
     @%p76 bra   LBB0_30;
@@ -600,8 +597,8 @@ LBB0_30:
     cvt.u16.u32     %rs13, %r66;
     shr.u32     %r329, %r67, 8;
     cvt.u16.u32     %rs14, %r329;
-    st.global.u8    [%rd54+2], %rs13;
-    st.global.u8    [%rd54+3], %rs14;
+    st.global.u8    [%rd56+2], %rs13;
+    st.global.u8    [%rd56+3], %rs14;
 LBB0_31:
     or.b32      %r330, %r43, 2;
     setp.ge.u32     %p77, %r330, %r13;
@@ -609,8 +606,8 @@ LBB0_31:
     cvt.u16.u32     %rs1, %r74;
     shr.u32     %r331, %r75, 8;
     cvt.u16.u32     %rs2, %r331;
-    st.global.u8    [%rd54+4], %rs1;
-    st.global.u8    [%rd54+5], %rs2;
+    st.global.u8    [%rd56+4], %rs1;
+    st.global.u8    [%rd56+5], %rs2;
 LBB0_33:
     or.b32      %r332, %r43, 3;
     setp.ge.u32     %p78, %r332, %r13;
@@ -618,8 +615,8 @@ LBB0_33:
     cvt.u16.u32     %rs3, %r82;
     shr.u32     %r333, %r83, 8;
     cvt.u16.u32     %rs4, %r333;
-    st.global.u8    [%rd54+6], %rs3;
-    st.global.u8    [%rd54+7], %rs4;
+    st.global.u8    [%rd56+6], %rs3;
+    st.global.u8    [%rd56+7], %rs4;
 LBB0_35:
     or.b32      %r334, %r43, 4;
     setp.ge.u32     %p79, %r334, %r13;
@@ -627,8 +624,8 @@ LBB0_35:
     cvt.u16.u32     %rs5, %r90;
     shr.u32     %r335, %r91, 8;
     cvt.u16.u32     %rs6, %r335;
-    st.global.u8    [%rd54+8], %rs5;
-    st.global.u8    [%rd54+9], %rs6;
+    st.global.u8    [%rd56+8], %rs5;
+    st.global.u8    [%rd56+9], %rs6;
 LBB0_37:
     or.b32      %r336, %r43, 5;
     setp.ge.u32     %p80, %r336, %r13;
@@ -636,8 +633,8 @@ LBB0_37:
     cvt.u16.u32     %rs7, %r97;
     shr.u32     %r337, %r98, 8;
     cvt.u16.u32     %rs8, %r337;
-    st.global.u8    [%rd54+10], %rs7;
-    st.global.u8    [%rd54+11], %rs8;
+    st.global.u8    [%rd56+10], %rs7;
+    st.global.u8    [%rd56+11], %rs8;
 LBB0_39:
     or.b32      %r338, %r43, 6;
     setp.ge.u32     %p81, %r338, %r13;
@@ -645,8 +642,8 @@ LBB0_39:
     cvt.u16.u32     %rs9, %r102;
     shr.u32     %r339, %r103, 8;
     cvt.u16.u32     %rs10, %r339;
-    st.global.u8    [%rd54+12], %rs9;
-    st.global.u8    [%rd54+13], %rs10;
+    st.global.u8    [%rd56+12], %rs9;
+    st.global.u8    [%rd56+13], %rs10;
 LBB0_41:
     or.b32      %r340, %r43, 7;
     setp.ge.u32     %p82, %r340, %r13;
@@ -654,19 +651,19 @@ LBB0_41:
     cvt.u16.u32     %rs11, %r107;
     shr.u32     %r341, %r108, 8;
     cvt.u16.u32     %rs12, %r341;
-    st.global.u8    [%rd54+14], %rs11;
-    st.global.u8    [%rd54+15], %rs12;
+    st.global.u8    [%rd56+14], %rs11;
+    st.global.u8    [%rd56+15], %rs12;
     bra.uni     LBB0_59;
 LBB0_60:
     setp.eq.s32     %p97, %r4, 0;
-    setp.ne.s64     %p98, %rd58, 0;
+    setp.ne.s64     %p98, %rd60, 0;
     and.pred    %p99, %p98, %p103;
     and.pred    %p100, %p99, %p97;
     @!%p100 bra     LBB0_62;
     bra.uni     LBB0_61;
 LBB0_61:
     mov.u32     %r351, 1;
-    st.global.u32   [%rd58], %r351;
+    st.global.u32   [%rd60], %r351;
     bra.uni     LBB0_62;
 LBB0_63:
     ret;
@@ -682,20 +679,20 @@ LBB0_63:
     .reg .pred  %p<105>;
     .reg .b16   %rs<16>;
     .reg .b32   %r<450>;
-    .reg .b64   %rd<137>;
+    .reg .b64   %rd<138>;
     .shared .align 4 .b8 sh_unpack_f16_$_sums[32];
-    ld.param.u64    %rd60, [sh_unpack_f16_param_2];
-    add.s64     %rd64, %rd60, 8191;
-    shr.u64     %rd65, %rd64, 13;
-    cvt.u32.u64     %r1, %rd65;
+    ld.param.u64    %rd62, [sh_unpack_f16_param_2];
+    add.s64     %rd66, %rd62, 8191;
+    shr.u64     %rd67, %rd66, 13;
+    cvt.u32.u64     %r1, %rd67;
     mov.u32     %r425, %ctaid.x;
     setp.ge.u32     %p4, %r425, %r1;
     @%p4 bra    LBB1_63;
-    ld.param.u64    %rd62, [sh_unpack_f16_param_4];
-    ld.param.u64    %rd61, [sh_unpack_f16_param_3];
-    ld.param.u64    %rd59, [sh_unpack_f16_param_0];
-    mov.b64     %rd63, sh_unpack_f16_param_1;
-    mov.u64     %rd1, %rd63;
+    ld.param.u64    %rd64, [sh_unpack_f16_param_4];
+    ld.param.u64    %rd63, [sh_unpack_f16_param_3];
+    ld.param.u64    %rd61, [sh_unpack_f16_param_0];
+    mov.b64     %rd65, sh_unpack_f16_param_1;
+    mov.u64     %rd1, %rd65;
     mov.u32     %r2, %nctaid.x;
     mov.u32     %r4, %tid.x;
     shr.s32     %r116, %r4, 31;
@@ -707,9 +704,9 @@ LBB0_63:
     and.b32     %r5, %r4, 31;
     shr.u32     %r121, %r4, 5;
     cvt.u64.u32     %rd3, %r4;
-    mul.wide.u32    %rd67, %r121, 4;
-    mov.u64     %rd68, sh_unpack_f16_$_sums;
-    add.s64     %rd4, %rd68, %rd67;
+    mul.wide.u32    %rd69, %r121, 4;
+    mov.u64     %rd70, sh_unpack_f16_$_sums;
+    add.s64     %rd4, %rd70, %rd69;
     bfe.u32     %r6, %r4, 2, 3;
     shl.b32     %r122, %r4, 3;
     and.b32     %r7, %r122, 24;
@@ -719,12 +716,11 @@ LBB0_63:
     not.b32     %r9, %r124;
     mov.u32     %r125, 255;
     shl.b32     %r10, %r125, %r7;
-    mul.wide.u32    %rd69, %r4, 16;
-    add.s64     %rd5, %rd61, %rd69;
-    add.s64     %rd6, %rd69, 16;
+    mul.wide.u32    %rd5, %r4, 16;
+    add.s64     %rd6, %rd63, %rd5;
     mov.pred    %p5, 0;
     mov.pred    %p93, -1;
-    shl.b64     %rd89, %rd3, 2;
+    shl.b64     %rd90, %rd3, 2;
     setp.ne.s32     %p33, %r5, 31;
     setp.lt.u32     %p34, %r5, 16;
     bra.uni     LBB1_2;
@@ -736,18 +732,18 @@ LBB1_62:
     bra.uni     LBB1_63;
 LBB1_2:
     shr.u32     %r129, %r425, 5;
-    mul.wide.u32    %rd74, %r129, 4;
-    add.s64     %rd75, %rd1, %rd74;
-    ld.param.u32    %r130, [%rd75];
-    cvt.u64.u32     %rd76, %r130;
-    ld.param.u32    %rd78, [%rd75+4];
-    sub.s64     %rd79, %rd78, %rd76;
-    shl.b64     %rd12, %rd79, 4;
-    setp.lt.u64     %p6, %rd12, 64;
+    mul.wide.u32    %rd75, %r129, 4;
+    add.s64     %rd76, %rd1, %rd75;
+    ld.param.u32    %r130, [%rd76];
+    cvt.u64.u32     %rd77, %r130;
+    ld.param.u32    %rd79, [%rd76+4];
+    sub.s64     %rd80, %rd79, %rd77;
+    shl.b64     %rd13, %rd80, 4;
+    setp.lt.u64     %p6, %rd13, 64;
     mov.pred    %p103, %p5;
     @%p6 bra    LBB1_5;
-    mul.wide.u32    %rd77, %r130, 16;
-    add.s64     %rd11, %rd59, %rd77;
+    mul.wide.u32    %rd78, %r130, 16;
+    add.s64     %rd12, %rd61, %rd78;
     and.b32     %r14, %r425, 31;
     cvt.u32.u64     %r132, %rd2;
     setp.lt.u32     %p8, %r132, 16;
@@ -755,9 +751,9 @@ LBB1_2:
     setp.lt.u32     %p10, %r132, 4;
     setp.lt.u32     %p11, %r132, 2;
     setp.eq.s32     %p12, %r132, 0;
-    shl.b64     %rd80, %rd2, 1;
-    add.s64     %rd81, %rd11, %rd80;
-    ld.global.u16   %r133, [%rd81];
+    shl.b64     %rd81, %rd2, 1;
+    add.s64     %rd82, %rd12, %rd81;
+    ld.global.u16   %r133, [%rd82];
     shfl.sync.up.b32    %r134, %r133, 1, 0, -1;
     selp.b32    %r135, 0, %r134, %p12;
     add.s32     %r136, %r135, %r133;
@@ -777,9 +773,10 @@ LBB1_2:
     shfl.sync.idx.b32   %r17, %r148, %r14, 31, -1;
     shfl.sync.idx.b32   %r18, %r133, %r14, 31, -1;
     sub.s32     %r149, %r17, %r18;
-    mul.wide.u32    %rd82, %r149, 16;
-    add.s64     %rd83, %rd11, %rd82;
-    add.s64     %rd125, %rd83, 64;
+    mul.wide.u32    %rd83, %r149, 16;
+    add.s64     %rd84, %rd12, %rd83;
+    add.s64     %rd126, %rd84, 64;
+    add.s64     %rd125, %rd84, 80;
     setp.eq.s32     %p13, %r18, 0;
     mov.u32     %r427, 0;
     mov.pred    %p103, %p5;
@@ -787,9 +784,9 @@ LBB1_2:
     add.s32     %r15, %r425, 1;
     setp.ne.s32     %p14, %r15, %r1;
     shl.b32     %r427, %r18, 4;
-    mul.wide.u32    %rd84, %r16, 16;
-    add.s64     %rd85, %rd84, 64;
-    setp.eq.s64     %p15, %rd85, %rd12;
+    mul.wide.u32    %rd85, %r16, 16;
+    add.s64     %rd86, %rd85, 64;
+    setp.eq.s64     %p15, %rd86, %rd13;
     setp.eq.s32     %p16, %r17, %r16;
     or.pred     %p17, %p14, %p16;
     and.pred    %p103, %p15, %p17;
@@ -798,11 +795,11 @@ LBB1_5:
     @!%p103 bra     LBB1_60;
     bra.uni     LBB1_6;
 LBB1_6:
-    mul.wide.u32    %rd70, %r425, 8192;
-    sub.s64     %rd71, %rd60, %rd70;
-    min.u64     %rd72, %rd71, 8192;
-    cvt.u32.u64     %r13, %rd72;
-    ld.global.v4.u32    {%r150, %r21, %r22, %r151}, [%rd125];
+    mul.wide.u32    %rd71, %r425, 8192;
+    sub.s64     %rd72, %rd62, %rd71;
+    min.u64     %rd73, %rd72, 8192;
+    cvt.u32.u64     %r13, %rd73;
+    ld.global.v4.u32    {%r150, %r21, %r22, %r151}, [%rd126];
     setp.ne.s32     %p20, %r151, 0;
     setp.gt.u32     %p21, %r21, 33554431;
     or.pred     %p22, %p20, %p21;
@@ -810,8 +807,8 @@ LBB1_6:
     or.pred     %p24, %p22, %p23;
     mov.pred    %p104, %p5;
     @%p24 bra   LBB1_60;
-    mul.wide.u32    %rd73, %r425, 16384;
-    add.s64     %rd9, %rd61, %rd73;
+    mul.wide.u32    %rd74, %r425, 16384;
+    add.s64     %rd10, %rd63, %rd74;
     setp.gt.u32     %p25, %r21, 16777215;
     @%p25 bra   LBB1_15;
     setp.ne.s32     %p86, %r22, 0;
@@ -821,41 +818,39 @@ LBB1_6:
     add.s32     %r415, %r126, 31;
     and.b32     %r416, %r415, 65520;
     setp.ne.s32     %p88, %r427, 0;
-    setp.ne.s32     %p89, %r416, %r427;
+    setp.ne.s32     %p89, %r427, %r416;
     and.pred    %p90, %p88, %p89;
     mov.pred    %p104, %p5;
     @%p90 bra   LBB1_60;
     shr.u32     %r24, %r13, 3;
     setp.le.u32     %p91, %r24, %r4;
     @%p91 bra   LBB1_13;
-    add.s64     %rd127, %rd5, %rd73;
-    add.s64     %rd126, %rd125, %rd6;
+    add.s64     %rd128, %rd6, %rd74;
+    add.s64     %rd127, %rd125, %rd5;
     mov.u32     %r428, %r4;
 LBB1_12:
-    ld.global.v4.u32    {%r417, %r418, %r419, %r420}, [%rd126];
-    st.global.v4.u32    [%rd127], {%r417, %r418, %r419, %r420};
+    ld.global.v4.u32    {%r417, %r418, %r419, %r420}, [%rd127];
+    st.global.v4.u32    [%rd128], {%r417, %r418, %r419, %r420};
     add.s32     %r428, %r428, 256;
+    add.s64     %rd128, %rd128, 4096;
     add.s64     %rd127, %rd127, 4096;
-    add.s64     %rd126, %rd126, 4096;
     setp.lt.u32     %p92, %r428, %r24;
     @%p92 bra   LBB1_12;
 LBB1_13:
     and.b32     %r127, %r126, 32752;
     add.s32     %r128, %r4, %r127;
-    cvt.u64.u32     %rd128, %r128;
+    cvt.u64.u32     %rd129, %r128;
     add.s32     %r422, %r127, %r4;
     setp.ge.u32     %p94, %r422, %r126;
     mov.pred    %p104, %p93;
     @%p94 bra   LBB1_60;
 LBB1_14:
-    add.s64     %rd120, %rd128, 16;
-    and.b64     %rd121, %rd120, 4294967295;
-    add.s64     %rd122, %rd125, %rd121;
-    ld.global.u8    %rs15, [%rd122];
-    add.s64     %rd123, %rd9, %rd128;
-    st.global.u8    [%rd123], %rs15;
-    add.s64     %rd128, %rd128, 256;
-    cvt.u32.u64     %r423, %rd128;
+    add.s64     %rd121, %rd125, %rd129;
+    ld.global.u8    %rs15, [%rd121];
+    add.s64     %rd122, %rd10, %rd129;
+    st.global.u8    [%rd122], %rs15;
+    add.s64     %rd129, %rd129, 256;
+    cvt.u32.u64     %r423, %rd129;
     setp.lt.u32     %p96, %r423, %r126;
     mov.pred    %p104, %p93;
     @%p96 bra   LBB1_14;
@@ -866,11 +861,11 @@ LBB1_15:
     shr.u32     %r29, %r28, 3;
     mul.lo.s32  %r30, %r29, 6;
     or.b32      %r153, %r27, 31;
-    add.s32     %r154, %r30, %r153;
+    add.s32     %r154, %r153, %r30;
     add.s32     %r155, %r154, %r22;
     and.b32     %r31, %r155, -16;
     setp.ne.s32     %p27, %r427, 0;
-    setp.ne.s32     %p28, %r31, %r427;
+    setp.ne.s32     %p28, %r427, %r31;
     and.pred    %p29, %p27, %p28;
     mov.pred    %p104, %p5;
     @%p29 bra   LBB1_60;
@@ -879,7 +874,6 @@ LBB1_15:
     setp.gt.u32     %p31, %r31, %r157;
     mov.pred    %p104, %p5;
     @%p31 bra   LBB1_60;
-    add.s64     %rd23, %rd125, 16;
     shr.u32     %r159, %r27, 5;
     setp.ge.u32     %p32, %r4, %r159;
     mov.u32     %r429, 0;
@@ -889,32 +883,32 @@ LBB1_15:
     mov.u32     %r433, %r429;
     mov.u32     %r434, %r429;
     @%p32 bra   LBB1_19;
-    add.s64     %rd90, %rd23, %rd89;
-    ld.global.u32   %r434, [%rd90];
-    cvt.u64.u32     %rd91, %r29;
-    add.s64     %rd92, %rd23, %rd91;
-    add.s64     %rd93, %rd92, %rd89;
-    ld.global.u32   %r433, [%rd93];
+    add.s64     %rd91, %rd125, %rd90;
+    ld.global.u32   %r434, [%rd91];
+    cvt.u64.u32     %rd92, %r29;
+    add.s64     %rd93, %rd125, %rd92;
+    add.s64     %rd94, %rd93, %rd90;
+    ld.global.u32   %r433, [%rd94];
     shr.u32     %r160, %r28, 2;
-    cvt.u64.u32     %rd94, %r160;
-    add.s64     %rd95, %rd23, %rd94;
-    add.s64     %rd96, %rd95, %rd89;
-    ld.global.u32   %r432, [%rd96];
+    cvt.u64.u32     %rd95, %r160;
+    add.s64     %rd96, %rd125, %rd95;
+    add.s64     %rd97, %rd96, %rd90;
+    ld.global.u32   %r432, [%rd97];
     mul.lo.s32  %r161, %r29, 3;
-    cvt.u64.u32     %rd97, %r161;
-    add.s64     %rd98, %rd23, %rd97;
-    add.s64     %rd99, %rd98, %rd89;
-    ld.global.u32   %r431, [%rd99];
+    cvt.u64.u32     %rd98, %r161;
+    add.s64     %rd99, %rd125, %rd98;
+    add.s64     %rd100, %rd99, %rd90;
+    ld.global.u32   %r431, [%rd100];
     shr.u32     %r162, %r28, 1;
-    cvt.u64.u32     %rd100, %r162;
-    add.s64     %rd101, %rd23, %rd100;
-    add.s64     %rd102, %rd101, %rd89;
-    ld.global.u32   %r430, [%rd102];
+    cvt.u64.u32     %rd101, %r162;
+    add.s64     %rd102, %rd125, %rd101;
+    add.s64     %rd103, %rd102, %rd90;
+    ld.global.u32   %r430, [%rd103];
     mul.lo.s32  %r163, %r29, 5;
-    cvt.u64.u32     %rd103, %r163;
-    add.s64     %rd104, %rd23, %rd103;
-    add.s64     %rd105, %rd104, %rd89;
-    ld.global.u32   %r429, [%rd105];
+    cvt.u64.u32     %rd104, %r163;
+    add.s64     %rd105, %rd125, %rd104;
+    add.s64     %rd106, %rd105, %rd90;
+    ld.global.u32   %r429, [%rd106];
 LBB1_19:
     setp.lt.u32     %p35, %r5, 8;
     setp.lt.u32     %p36, %r5, 4;
@@ -961,10 +955,10 @@ LBB1_21:
     mov.pred    %p104, %p5;
     @%p48 bra   LBB1_60;
     and.b32     %r152, %r21, 16777215;
-    cvt.u64.u32     %rd86, %r150;
-    cvt.u64.u32     %rd87, %r152;
-    shl.b64     %rd88, %rd87, 32;
-    or.b64      %rd15, %rd88, %rd86;
+    cvt.u64.u32     %rd87, %r150;
+    cvt.u64.u32     %rd88, %r152;
+    shl.b64     %rd89, %rd88, 32;
+    or.b64      %rd18, %rd89, %rd87;
     setp.gt.u32     %p40, %r4, 255;
     setp.gt.u32     %p41, %r4, 223;
     setp.gt.u32     %p42, %r4, 191;
@@ -990,10 +984,10 @@ LBB1_21:
     add.s32     %r205, %r201, %r204;
     selp.b32    %r208, %r207, 0, %p40;
     add.s32     %r47, %r205, %r208;
-    cvt.u64.u32     %rd106, %r30;
-    add.s64     %rd24, %rd23, %rd106;
-    cvt.u64.u32     %rd107, %r28;
-    add.s64     %rd25, %rd24, %rd107;
+    cvt.u64.u32     %rd107, %r30;
+    add.s64     %rd26, %rd125, %rd107;
+    cvt.u64.u32     %rd108, %r28;
+    add.s64     %rd27, %rd26, %rd108;
     mov.u32     %r435, 0;
     bra.uni     LBB1_23;
 LBB1_58:
@@ -1005,7 +999,7 @@ LBB1_58:
     or.b32      %r397, %r396, %r98;
     shl.b32     %r398, %r112, 16;
     or.b32      %r399, %r398, %r108;
-    st.global.v4.u32    [%rd58], {%r393, %r395, %r397, %r399};
+    st.global.v4.u32    [%rd60], {%r393, %r395, %r397, %r399};
 LBB1_59:
     add.s32     %r435, %r435, 8;
     setp.ne.s32     %p84, %r435, 32;
@@ -1035,18 +1029,18 @@ LBB1_23:
     shr.u32     %r56, %r216, %r7;
     add.s32     %r57, %r219, %r217;
     setp.eq.s32     %p50, %r28, 8192;
-    cvt.u64.u32     %rd26, %r53;
-    add.s64     %rd27, %rd24, %rd26;
+    cvt.u64.u32     %rd28, %r53;
+    add.s64     %rd29, %rd26, %rd28;
     @%p50 bra   LBB1_26;
     bra.uni     LBB1_25;
 LBB1_26:
-    ld.global.u64   %rd129, [%rd27];
+    ld.global.u64   %rd130, [%rd29];
     bra.uni     LBB1_27;
 LBB1_25:
-    ld.global.u32   %rd108, [%rd27];
-    ld.global.u32   %rd109, [%rd27+4];
-    shl.b64     %rd110, %rd109, 32;
-    or.b64      %rd129, %rd110, %rd108;
+    ld.global.u32   %rd109, [%rd29];
+    ld.global.u32   %rd110, [%rd29+4];
+    shl.b64     %rd111, %rd110, 32;
+    or.b64      %rd130, %rd111, %rd109;
 LBB1_27:
     and.b32     %r58, %r49, %r10;
     setp.ne.s32     %p51, %r58, 0;
@@ -1058,19 +1052,19 @@ LBB1_27:
     and.b32     %r228, %r227, 4;
     or.b32      %r229, %r226, %r228;
     shl.b32     %r230, %r229, 3;
-    shr.u64     %rd111, %rd15, %r230;
-    cvt.u32.u64     %r231, %rd111;
+    shr.u64     %rd112, %rd18, %r230;
+    cvt.u32.u64     %r231, %rd112;
     and.b32     %r437, %r231, 255;
     setp.eq.s32     %p52, %r229, 7;
     and.pred    %p53, %p51, %p52;
     add.s32     %r436, %r57, 1;
-    cvt.u64.u32     %rd130, %r57;
+    cvt.u64.u32     %rd131, %r57;
     @%p53 bra   LBB1_28;
     bra.uni     LBB1_29;
 LBB1_28:
-    add.s64     %rd32, %rd25, %rd130;
-    ld.global.u8    %r437, [%rd32];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd34, %rd27, %rd131;
+    ld.global.u8    %r437, [%rd34];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_29:
     bfe.u32     %r244, %r54, 1, 1;
@@ -1080,17 +1074,17 @@ LBB1_29:
     and.b32     %r248, %r247, 4;
     or.b32      %r249, %r246, %r248;
     shl.b32     %r250, %r249, 3;
-    shr.u64     %rd112, %rd15, %r250;
-    cvt.u32.u64     %r251, %rd112;
+    shr.u64     %rd113, %rd18, %r250;
+    cvt.u32.u64     %r251, %rd113;
     and.b32     %r439, %r251, 255;
     setp.eq.s32     %p55, %r249, 7;
     and.pred    %p56, %p51, %p55;
     @!%p56 bra  LBB1_44;
     bra.uni     LBB1_43;
 LBB1_43:
-    add.s64     %rd35, %rd25, %rd130;
-    ld.global.u8    %r439, [%rd35];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd37, %rd27, %rd131;
+    ld.global.u8    %r439, [%rd37];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_44:
     shr.u32     %r50, %r220, %r7;
@@ -1101,17 +1095,17 @@ LBB1_44:
     and.b32     %r268, %r56, 4;
     or.b32      %r269, %r267, %r268;
     shl.b32     %r270, %r269, 3;
-    shr.u64     %rd113, %rd15, %r270;
-    cvt.u32.u64     %r271, %rd113;
+    shr.u64     %rd114, %rd18, %r270;
+    cvt.u32.u64     %r271, %rd114;
     and.b32     %r441, %r271, 255;
     setp.eq.s32     %p58, %r269, 7;
     and.pred    %p59, %p51, %p58;
     @!%p59 bra  LBB1_46;
     bra.uni     LBB1_45;
 LBB1_45:
-    add.s64     %rd38, %rd25, %rd130;
-    ld.global.u8    %r441, [%rd38];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd40, %rd27, %rd131;
+    ld.global.u8    %r441, [%rd40];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_46:
     shr.u32     %r51, %r221, %r7;
@@ -1126,20 +1120,20 @@ LBB1_46:
     and.b32     %r289, %r288, 4;
     or.b32      %r290, %r287, %r289;
     shl.b32     %r291, %r290, 3;
-    shr.u64     %rd114, %rd15, %r291;
-    cvt.u32.u64     %r292, %rd114;
+    shr.u64     %rd115, %rd18, %r291;
+    cvt.u32.u64     %r292, %rd115;
     and.b32     %r443, %r292, 255;
     setp.eq.s32     %p61, %r290, 7;
     and.pred    %p62, %p51, %p61;
     @!%p62 bra  LBB1_48;
     bra.uni     LBB1_47;
 LBB1_47:
-    add.s64     %rd41, %rd25, %rd130;
-    ld.global.u8    %r443, [%rd41];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd43, %rd27, %rd131;
+    ld.global.u8    %r443, [%rd43];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_48:
-    cvt.u32.u64     %r66, %rd129;
+    cvt.u32.u64     %r66, %rd130;
     and.b32     %r232, %r66, 255;
     and.b32     %r234, %r233, 256;
     shl.b32     %r236, %r51, 9;
@@ -1161,17 +1155,17 @@ LBB1_48:
     and.b32     %r309, %r308, 4;
     or.b32      %r310, %r307, %r309;
     shl.b32     %r311, %r310, 3;
-    shr.u64     %rd115, %rd15, %r311;
-    cvt.u32.u64     %r312, %rd115;
+    shr.u64     %rd116, %rd18, %r311;
+    cvt.u32.u64     %r312, %rd116;
     and.b32     %r445, %r312, 255;
     setp.eq.s32     %p64, %r310, 7;
     and.pred    %p65, %p51, %p64;
     @!%p65 bra  LBB1_50;
     bra.uni     LBB1_49;
 LBB1_49:
-    add.s64     %rd44, %rd25, %rd130;
-    ld.global.u8    %r445, [%rd44];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd46, %rd27, %rd131;
+    ld.global.u8    %r445, [%rd46];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_50:
     shr.u32     %r52, %r222, %r7;
@@ -1187,8 +1181,8 @@ LBB1_50:
     or.b32      %r295, %r294, %r90;
     and.b32     %r297, %r296, 512;
     shl.b32     %r301, %r443, 10;
-    shr.u64     %rd47, %rd129, 32;
-    cvt.u32.u64     %r313, %rd47;
+    shr.u64     %rd49, %rd130, 32;
+    cvt.u32.u64     %r313, %rd49;
     and.b32     %r314, %r313, 255;
     shl.b32     %r315, %r50, 4;
     and.b32     %r316, %r315, 256;
@@ -1204,17 +1198,17 @@ LBB1_50:
     and.b32     %r331, %r330, 4;
     or.b32      %r332, %r329, %r331;
     shl.b32     %r333, %r332, 3;
-    shr.u64     %rd116, %rd15, %r333;
-    cvt.u32.u64     %r334, %rd116;
+    shr.u64     %rd117, %rd18, %r333;
+    cvt.u32.u64     %r334, %rd117;
     and.b32     %r447, %r334, 255;
     setp.eq.s32     %p67, %r332, 7;
     and.pred    %p68, %p51, %p67;
     @!%p68 bra  LBB1_52;
     bra.uni     LBB1_51;
 LBB1_51:
-    add.s64     %rd48, %rd25, %rd130;
-    ld.global.u8    %r447, [%rd48];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd50, %rd27, %rd131;
+    ld.global.u8    %r447, [%rd50];
+    cvt.u64.u32     %rd131, %r436;
     add.s32     %r436, %r436, 1;
 LBB1_52:
     or.b32      %r238, %r237, %r235;
@@ -1232,8 +1226,8 @@ LBB1_52:
     or.b32      %r320, %r319, %r317;
     shl.b32     %r321, %r52, 11;
     and.b32     %r324, %r323, 31744;
-    shr.u64     %rd51, %rd129, 40;
-    cvt.u32.u64     %r335, %rd51;
+    shr.u64     %rd53, %rd130, 40;
+    cvt.u32.u64     %r335, %rd53;
     and.b32     %r336, %r335, 255;
     shl.b32     %r337, %r50, 3;
     and.b32     %r338, %r337, 256;
@@ -1252,17 +1246,17 @@ LBB1_52:
     and.b32     %r353, %r352, 4;
     or.b32      %r354, %r351, %r353;
     shl.b32     %r355, %r354, 3;
-    shr.u64     %rd117, %rd15, %r355;
-    cvt.u32.u64     %r356, %rd117;
+    shr.u64     %rd118, %rd18, %r355;
+    cvt.u32.u64     %r356, %rd118;
     and.b32     %r448, %r356, 255;
     setp.eq.s32     %p70, %r354, 7;
     and.pred    %p71, %p51, %p70;
     @!%p71 bra  LBB1_54;
     bra.uni     LBB1_53;
 LBB1_53:
-    add.s64     %rd52, %rd25, %rd130;
-    ld.global.u8    %r448, [%rd52];
-    cvt.u64.u32     %rd130, %r436;
+    add.s64     %rd54, %rd27, %rd131;
+    ld.global.u8    %r448, [%rd54];
+    cvt.u64.u32     %rd131, %r436;
 LBB1_54:
     and.b32     %r240, %r239, 32768;
     or.b32      %r243, %r238, %r242;
@@ -1276,8 +1270,8 @@ LBB1_54:
     or.b32      %r325, %r320, %r324;
     and.b32     %r344, %r343, 32768;
     or.b32      %r347, %r342, %r346;
-    shr.u64     %rd55, %rd129, 48;
-    cvt.u32.u64     %r357, %rd55;
+    shr.u64     %rd57, %rd130, 48;
+    cvt.u32.u64     %r357, %rd57;
     and.b32     %r358, %r357, 255;
     shl.b32     %r359, %r50, 2;
     and.b32     %r360, %r359, 256;
@@ -1298,16 +1292,16 @@ LBB1_54:
     and.b32     %r375, %r374, 4;
     or.b32      %r376, %r373, %r375;
     shl.b32     %r377, %r376, 3;
-    shr.u64     %rd118, %rd15, %r377;
-    cvt.u32.u64     %r378, %rd118;
+    shr.u64     %rd119, %rd18, %r377;
+    cvt.u32.u64     %r378, %rd119;
     and.b32     %r449, %r378, 255;
     setp.eq.s32     %p73, %r376, 7;
     and.pred    %p74, %p51, %p73;
     @!%p74 bra  LBB1_56;
     bra.uni     LBB1_55;
 LBB1_55:
-    add.s64     %rd56, %rd25, %rd130;
-    ld.global.u8    %r449, [%rd56];
+    add.s64     %rd58, %rd27, %rd131;
+    ld.global.u8    %r449, [%rd58];
 LBB1_56:
     or.b32      %r67, %r243, %r240;
     or.b32      %r75, %r263, %r260;
@@ -1316,8 +1310,8 @@ LBB1_56:
     or.b32      %r98, %r325, %r322;
     or.b32      %r104, %r347, %r344;
     or.b32      %r108, %r369, %r366;
-    shr.u64     %rd57, %rd129, 56;
-    cvt.u32.u64     %r379, %rd57;
+    shr.u64     %rd59, %rd130, 56;
+    cvt.u32.u64     %r379, %rd59;
     shl.b32     %r380, %r50, 1;
     and.b32     %r381, %r380, 256;
     or.b32      %r382, %r381, %r379;
@@ -1330,14 +1324,14 @@ LBB1_56:
     and.b32     %r389, %r388, 31744;
     or.b32      %r390, %r385, %r389;
     or.b32      %r112, %r390, %r387;
-    shl.b64     %rd119, %rd26, 1;
-    add.s64     %rd58, %rd9, %rd119;
+    shl.b64     %rd120, %rd28, 1;
+    add.s64     %rd60, %rd10, %rd120;
     add.s32     %r391, %r53, 8;
     setp.le.u32     %p75, %r391, %r13;
     @%p75 bra   LBB1_58;
-    st.global.u8    [%rd58], %rd129;
+    st.global.u8    [%rd60], %rd130;
     shr.u32     %r400, %r67, 8;
-    st.global.u8    [%rd58+1], %r400;
+    st.global.u8    [%rd60+1], %r400;
     or.b32      %r401, %r53, 1;
     setp.lt.u32     %p76, %r401, %r13;
     @%p76 bra   LBB1_30;
@@ -1347,8 +1341,8 @@ LBB1_30:
     cvt.u16.u32     %rs13, %r74;
     shr.u32     %r402, %r75, 8;
     cvt.u16.u32     %rs14, %r402;
-    st.global.u8    [%rd58+2], %rs13;
-    st.global.u8    [%rd58+3], %rs14;
+    st.global.u8    [%rd60+2], %rs13;
+    st.global.u8    [%rd60+3], %rs14;
 LBB1_31:
     or.b32      %r403, %r53, 2;
     setp.ge.u32     %p77, %r403, %r13;
@@ -1357,8 +1351,8 @@ LBB1_31:
     cvt.u16.u32     %rs1, %r82;
     shr.u32     %r404, %r83, 8;
     cvt.u16.u32     %rs2, %r404;
-    st.global.u8    [%rd58+4], %rs1;
-    st.global.u8    [%rd58+5], %rs2;
+    st.global.u8    [%rd60+4], %rs1;
+    st.global.u8    [%rd60+5], %rs2;
 LBB1_33:
     or.b32      %r405, %r53, 3;
     setp.ge.u32     %p78, %r405, %r13;
@@ -1366,48 +1360,48 @@ LBB1_33:
     cvt.u16.u32     %rs3, %r90;
     shr.u32     %r406, %r91, 8;
     cvt.u16.u32     %rs4, %r406;
-    st.global.u8    [%rd58+6], %rs3;
-    st.global.u8    [%rd58+7], %rs4;
+    st.global.u8    [%rd60+6], %rs3;
+    st.global.u8    [%rd60+7], %rs4;
 LBB1_35:
     or.b32      %r407, %r53, 4;
     setp.ge.u32     %p79, %r407, %r13;
     @%p79 bra   LBB1_37;
-    cvt.u16.u64     %rs5, %rd47;
+    cvt.u16.u64     %rs5, %rd49;
     shr.u32     %r408, %r98, 8;
     cvt.u16.u32     %rs6, %r408;
-    st.global.u8    [%rd58+8], %rs5;
-    st.global.u8    [%rd58+9], %rs6;
+    st.global.u8    [%rd60+8], %rs5;
+    st.global.u8    [%rd60+9], %rs6;
 LBB1_37:
     or.b32      %r409, %r53, 5;
     setp.ge.u32     %p80, %r409, %r13;
     @%p80 bra   LBB1_39;
-    cvt.u16.u64     %rs7, %rd51;
+    cvt.u16.u64     %rs7, %rd53;
     shr.u32     %r410, %r104, 8;
     cvt.u16.u32     %rs8, %r410;
-    st.global.u8    [%rd58+10], %rs7;
-    st.global.u8    [%rd58+11], %rs8;
+    st.global.u8    [%rd60+10], %rs7;
+    st.global.u8    [%rd60+11], %rs8;
 LBB1_39:
     or.b32      %r411, %r53, 6;
     setp.ge.u32     %p81, %r411, %r13;
     @%p81 bra   LBB1_41;
-    cvt.u16.u64     %rs9, %rd55;
+    cvt.u16.u64     %rs9, %rd57;
     shr.u32     %r412, %r108, 8;
     cvt.u16.u32     %rs10, %r412;
-    st.global.u8    [%rd58+12], %rs9;
-    st.global.u8    [%rd58+13], %rs10;
+    st.global.u8    [%rd60+12], %rs9;
+    st.global.u8    [%rd60+13], %rs10;
 LBB1_41:
     or.b32      %r413, %r53, 7;
     setp.ge.u32     %p82, %r413, %r13;
     @%p82 bra   LBB1_59;
-    cvt.u16.u64     %rs11, %rd57;
+    cvt.u16.u64     %rs11, %rd59;
     shr.u32     %r414, %r112, 8;
     cvt.u16.u32     %rs12, %r414;
-    st.global.u8    [%rd58+14], %rs11;
-    st.global.u8    [%rd58+15], %rs12;
+    st.global.u8    [%rd60+14], %rs11;
+    st.global.u8    [%rd60+15], %rs12;
     bra.uni     LBB1_59;
 LBB1_60:
     setp.eq.s32     %p97, %r4, 0;
-    setp.ne.s64     %p98, %rd62, 0;
+    setp.ne.s64     %p98, %rd64, 0;
     not.pred    %p99, %p104;
     and.pred    %p100, %p98, %p99;
     and.pred    %p101, %p100, %p97;
@@ -1415,7 +1409,7 @@ LBB1_60:
     bra.uni     LBB1_61;
 LBB1_61:
     mov.u32     %r424, 1;
-    st.global.u32   [%rd62], %r424;
+    st.global.u32   [%rd64], %r424;
     bra.uni     LBB1_62;
 LBB1_63:
     ret;
@@ -1434,21 +1428,21 @@ LBB1_63:
     .reg .pred  %p<113>;
     .reg .b16   %rs<30>;
     .reg .b32   %r<443>;
-    .reg .b64   %rd<167>;
+    .reg .b64   %rd<168>;
     .shared .align 4 .b8 sh_unpack_f32_$_sums[32];
     mov.u64     %SPL, __local_depot2;
-    ld.param.u64    %rd64, [sh_unpack_f32_param_2];
-    add.s64     %rd69, %rd64, 8191;
-    shr.u64     %rd70, %rd69, 13;
-    cvt.u32.u64     %r1, %rd70;
+    ld.param.u64    %rd66, [sh_unpack_f32_param_2];
+    add.s64     %rd71, %rd66, 8191;
+    shr.u64     %rd72, %rd71, 13;
+    cvt.u32.u64     %r1, %rd72;
     mov.u32     %r412, %ctaid.x;
     setp.ge.u32     %p4, %r412, %r1;
     @%p4 bra    LBB2_81;
-    ld.param.u64    %rd66, [sh_unpack_f32_param_4];
-    ld.param.u64    %rd65, [sh_unpack_f32_param_3];
-    ld.param.u64    %rd63, [sh_unpack_f32_param_0];
-    mov.b64     %rd67, sh_unpack_f32_param_1;
-    mov.u64     %rd1, %rd67;
+    ld.param.u64    %rd68, [sh_unpack_f32_param_4];
+    ld.param.u64    %rd67, [sh_unpack_f32_param_3];
+    ld.param.u64    %rd65, [sh_unpack_f32_param_0];
+    mov.b64     %rd69, sh_unpack_f32_param_1;
+    mov.u64     %rd1, %rd69;
     add.u64     %rd2, %SPL, 0;
     mov.u32     %r2, %nctaid.x;
     mov.u32     %r4, %tid.x;
@@ -1461,9 +1455,9 @@ LBB1_63:
     and.b32     %r5, %r4, 31;
     shr.u32     %r129, %r4, 5;
     cvt.u64.u32     %rd4, %r4;
-    mul.wide.u32    %rd72, %r129, 4;
-    mov.u64     %rd73, sh_unpack_f32_$_sums;
-    add.s64     %rd5, %rd73, %rd72;
+    mul.wide.u32    %rd74, %r129, 4;
+    mov.u64     %rd75, sh_unpack_f32_$_sums;
+    add.s64     %rd5, %rd75, %rd74;
     bfe.u32     %r6, %r4, 2, 3;
     shl.b32     %r130, %r4, 3;
     and.b32     %r7, %r130, 24;
@@ -1473,12 +1467,11 @@ LBB1_63:
     not.b32     %r9, %r132;
     mov.u32     %r133, 255;
     shl.b32     %r10, %r133, %r7;
-    mul.wide.u32    %rd74, %r4, 16;
-    add.s64     %rd6, %rd65, %rd74;
-    add.s64     %rd7, %rd74, 16;
+    mul.wide.u32    %rd6, %r4, 16;
+    add.s64     %rd7, %rd67, %rd6;
     mov.pred    %p5, 0;
     mov.pred    %p18, -1;
-    shl.b64     %rd96, %rd4, 2;
+    shl.b64     %rd97, %rd4, 2;
     setp.ne.s32     %p33, %r5, 31;
     setp.lt.u32     %p34, %r5, 16;
     bra.uni     LBB2_2;
@@ -1490,18 +1483,18 @@ LBB2_80:
     bra.uni     LBB2_81;
 LBB2_2:
     shr.u32     %r137, %r412, 5;
-    mul.wide.u32    %rd81, %r137, 4;
-    add.s64     %rd82, %rd1, %rd81;
-    ld.param.u32    %r138, [%rd82];
-    cvt.u64.u32     %rd83, %r138;
-    ld.param.u32    %rd85, [%rd82+4];
-    sub.s64     %rd86, %rd85, %rd83;
-    shl.b64     %rd15, %rd86, 4;
-    setp.lt.u64     %p6, %rd15, 64;
+    mul.wide.u32    %rd82, %r137, 4;
+    add.s64     %rd83, %rd1, %rd82;
+    ld.param.u32    %r138, [%rd83];
+    cvt.u64.u32     %rd84, %r138;
+    ld.param.u32    %rd86, [%rd83+4];
+    sub.s64     %rd87, %rd86, %rd84;
+    shl.b64     %rd16, %rd87, 4;
+    setp.lt.u64     %p6, %rd16, 64;
     mov.pred    %p111, %p5;
     @%p6 bra    LBB2_5;
-    mul.wide.u32    %rd84, %r138, 16;
-    add.s64     %rd14, %rd63, %rd84;
+    mul.wide.u32    %rd85, %r138, 16;
+    add.s64     %rd15, %rd65, %rd85;
     and.b32     %r14, %r412, 31;
     cvt.u32.u64     %r140, %rd3;
     setp.lt.u32     %p8, %r140, 16;
@@ -1509,9 +1502,9 @@ LBB2_2:
     setp.lt.u32     %p10, %r140, 4;
     setp.lt.u32     %p11, %r140, 2;
     setp.eq.s32     %p12, %r140, 0;
-    shl.b64     %rd87, %rd3, 1;
-    add.s64     %rd88, %rd14, %rd87;
-    ld.global.u16   %r141, [%rd88];
+    shl.b64     %rd88, %rd3, 1;
+    add.s64     %rd89, %rd15, %rd88;
+    ld.global.u16   %r141, [%rd89];
     shfl.sync.up.b32    %r142, %r141, 1, 0, -1;
     selp.b32    %r143, 0, %r142, %p12;
     add.s32     %r144, %r143, %r141;
@@ -1531,9 +1524,10 @@ LBB2_2:
     shfl.sync.idx.b32   %r17, %r156, %r14, 31, -1;
     shfl.sync.idx.b32   %r18, %r141, %r14, 31, -1;
     sub.s32     %r157, %r17, %r18;
-    mul.wide.u32    %rd89, %r157, 16;
-    add.s64     %rd90, %rd14, %rd89;
-    add.s64     %rd152, %rd90, 64;
+    mul.wide.u32    %rd90, %r157, 16;
+    add.s64     %rd91, %rd15, %rd90;
+    add.s64     %rd153, %rd91, 64;
+    add.s64     %rd152, %rd91, 80;
     setp.eq.s32     %p13, %r18, 0;
     mov.u32     %r414, 0;
     mov.pred    %p111, %p5;
@@ -1541,9 +1535,9 @@ LBB2_2:
     add.s32     %r15, %r412, 1;
     setp.ne.s32     %p14, %r15, %r1;
     shl.b32     %r414, %r18, 4;
-    mul.wide.u32    %rd91, %r16, 16;
-    add.s64     %rd92, %rd91, 64;
-    setp.eq.s64     %p15, %rd92, %rd15;
+    mul.wide.u32    %rd92, %r16, 16;
+    add.s64     %rd93, %rd92, 64;
+    setp.eq.s64     %p15, %rd93, %rd16;
     setp.eq.s32     %p16, %r17, %r16;
     or.pred     %p17, %p14, %p16;
     and.pred    %p111, %p15, %p17;
@@ -1552,11 +1546,11 @@ LBB2_5:
     @!%p111 bra     LBB2_78;
     bra.uni     LBB2_6;
 LBB2_6:
-    mul.wide.u32    %rd75, %r412, 8192;
-    sub.s64     %rd76, %rd64, %rd75;
-    min.u64     %rd77, %rd76, 8192;
-    cvt.u32.u64     %r13, %rd77;
-    ld.global.v4.u32    {%r158, %r21, %r22, %r159}, [%rd152];
+    mul.wide.u32    %rd76, %r412, 8192;
+    sub.s64     %rd77, %rd66, %rd76;
+    min.u64     %rd78, %rd77, 8192;
+    cvt.u32.u64     %r13, %rd78;
+    ld.global.v4.u32    {%r158, %r21, %r22, %r159}, [%rd153];
     setp.ne.s32     %p20, %r159, 0;
     setp.gt.u32     %p21, %r21, 33554431;
     or.pred     %p22, %p20, %p21;
@@ -1564,8 +1558,8 @@ LBB2_6:
     or.pred     %p24, %p22, %p23;
     mov.pred    %p112, %p18;
     @%p24 bra   LBB2_78;
-    mul.wide.u32    %rd78, %r412, 32768;
-    add.s64     %rd10, %rd65, %rd78;
+    mul.wide.u32    %rd79, %r412, 32768;
+    add.s64     %rd11, %rd67, %rd79;
     setp.gt.u32     %p25, %r21, 16777215;
     @%p25 bra   LBB2_15;
     setp.ne.s32     %p95, %r22, 0;
@@ -1575,41 +1569,39 @@ LBB2_6:
     add.s32     %r402, %r134, 31;
     and.b32     %r403, %r402, 131056;
     setp.ne.s32     %p97, %r414, 0;
-    setp.ne.s32     %p98, %r403, %r414;
+    setp.ne.s32     %p98, %r414, %r403;
     and.pred    %p99, %p97, %p98;
     mov.pred    %p112, %p18;
     @%p99 bra   LBB2_78;
     shr.u32     %r24, %r13, 2;
     setp.le.u32     %p100, %r24, %r4;
     @%p100 bra  LBB2_13;
-    add.s64     %rd154, %rd6, %rd78;
-    add.s64     %rd153, %rd152, %rd7;
+    add.s64     %rd155, %rd7, %rd79;
+    add.s64     %rd154, %rd152, %rd6;
     mov.u32     %r415, %r4;
 LBB2_12:
-    ld.global.v4.u32    {%r404, %r405, %r406, %r407}, [%rd153];
-    st.global.v4.u32    [%rd154], {%r404, %r405, %r406, %r407};
+    ld.global.v4.u32    {%r404, %r405, %r406, %r407}, [%rd154];
+    st.global.v4.u32    [%rd155], {%r404, %r405, %r406, %r407};
     add.s32     %r415, %r415, 256;
+    add.s64     %rd155, %rd155, 4096;
     add.s64     %rd154, %rd154, 4096;
-    add.s64     %rd153, %rd153, 4096;
     setp.lt.u32     %p101, %r415, %r24;
     @%p101 bra  LBB2_12;
 LBB2_13:
     and.b32     %r135, %r134, 65520;
     add.s32     %r136, %r4, %r135;
-    cvt.u64.u32     %rd155, %r136;
+    cvt.u64.u32     %rd156, %r136;
     add.s32     %r409, %r135, %r4;
     setp.ge.u32     %p103, %r409, %r134;
     mov.pred    %p112, %p5;
     @%p103 bra  LBB2_78;
 LBB2_14:
-    add.s64     %rd147, %rd155, 16;
-    and.b64     %rd148, %rd147, 4294967295;
-    add.s64     %rd149, %rd152, %rd148;
-    ld.global.u8    %rs29, [%rd149];
-    add.s64     %rd150, %rd10, %rd155;
-    st.global.u8    [%rd150], %rs29;
-    add.s64     %rd155, %rd155, 256;
-    cvt.u32.u64     %r410, %rd155;
+    add.s64     %rd148, %rd152, %rd156;
+    ld.global.u8    %rs29, [%rd148];
+    add.s64     %rd149, %rd11, %rd156;
+    st.global.u8    [%rd149], %rs29;
+    add.s64     %rd156, %rd156, 256;
+    cvt.u32.u64     %r410, %rd156;
     setp.lt.u32     %p105, %r410, %r134;
     mov.pred    %p112, %p5;
     @%p105 bra  LBB2_14;
@@ -1625,7 +1617,7 @@ LBB2_15:
     add.s32     %r163, %r162, 31;
     and.b32     %r32, %r163, -16;
     setp.ne.s32     %p27, %r414, 0;
-    setp.ne.s32     %p28, %r32, %r414;
+    setp.ne.s32     %p28, %r414, %r32;
     and.pred    %p29, %p27, %p28;
     mov.pred    %p112, %p18;
     @%p29 bra   LBB2_78;
@@ -1634,24 +1626,23 @@ LBB2_15:
     setp.gt.u32     %p31, %r32, %r165;
     mov.pred    %p112, %p18;
     @%p31 bra   LBB2_78;
-    add.s64     %rd26, %rd152, 16;
     shr.u32     %r167, %r27, 5;
     setp.ge.u32     %p32, %r4, %r167;
     mov.u32     %r416, 0;
     mov.u32     %r417, %r416;
     mov.u32     %r418, %r416;
     @%p32 bra   LBB2_19;
-    add.s64     %rd97, %rd26, %rd96;
-    ld.global.u32   %r418, [%rd97];
-    cvt.u64.u32     %rd98, %r29;
-    add.s64     %rd99, %rd26, %rd98;
-    add.s64     %rd100, %rd99, %rd96;
-    ld.global.u32   %r417, [%rd100];
+    add.s64     %rd98, %rd152, %rd97;
+    ld.global.u32   %r418, [%rd98];
+    cvt.u64.u32     %rd99, %r29;
+    add.s64     %rd100, %rd152, %rd99;
+    add.s64     %rd101, %rd100, %rd97;
+    ld.global.u32   %r417, [%rd101];
     shr.u32     %r168, %r28, 2;
-    cvt.u64.u32     %rd101, %r168;
-    add.s64     %rd102, %rd26, %rd101;
-    add.s64     %rd103, %rd102, %rd96;
-    ld.global.u32   %r416, [%rd103];
+    cvt.u64.u32     %rd102, %r168;
+    add.s64     %rd103, %rd152, %rd102;
+    add.s64     %rd104, %rd103, %rd97;
+    ld.global.u32   %r416, [%rd104];
 LBB2_19:
     setp.lt.u32     %p35, %r5, 8;
     setp.lt.u32     %p36, %r5, 4;
@@ -1697,15 +1688,15 @@ LBB2_21:
     setp.ne.s32     %p48, %r214, %r22;
     mov.pred    %p112, %p18;
     @%p48 bra   LBB2_78;
-    add.s64     %rd79, %rd77, 31;
-    shr.u64     %rd80, %rd79, 5;
-    mul.lo.s64  %rd12, %rd80, 12;
-    shl.b64     %rd13, %rd80, 5;
-    cvt.u64.u32     %rd93, %r158;
+    add.s64     %rd80, %rd78, 31;
+    shr.u64     %rd81, %rd80, 5;
+    mul.lo.s64  %rd13, %rd81, 12;
+    shl.b64     %rd14, %rd81, 5;
+    cvt.u64.u32     %rd94, %r158;
     and.b32     %r160, %r21, 16777215;
-    cvt.u64.u32     %rd94, %r160;
-    shl.b64     %rd95, %rd94, 32;
-    or.b64      %rd18, %rd95, %rd93;
+    cvt.u64.u32     %rd95, %r160;
+    shl.b64     %rd96, %rd95, 32;
+    or.b64      %rd21, %rd96, %rd94;
     setp.gt.u32     %p40, %r4, 255;
     setp.gt.u32     %p41, %r4, 223;
     setp.gt.u32     %p42, %r4, 191;
@@ -1731,16 +1722,16 @@ LBB2_21:
     add.s32     %r210, %r206, %r209;
     selp.b32    %r213, %r212, 0, %p40;
     add.s32     %r42, %r210, %r213;
-    cvt.u64.u32     %rd104, %r30;
-    add.s64     %rd105, %rd26, %rd104;
-    cvt.u64.u32     %rd106, %r31;
-    add.s64     %rd27, %rd105, %rd106;
-    add.s64     %rd28, %rd26, %rd12;
+    cvt.u64.u32     %rd105, %r30;
+    add.s64     %rd106, %rd152, %rd105;
+    cvt.u64.u32     %rd107, %r31;
+    add.s64     %rd29, %rd106, %rd107;
+    add.s64     %rd30, %rd152, %rd13;
     mov.u32     %r419, 0;
     bra.uni     LBB2_23;
 LBB2_76:
-    st.global.v4.u32    [%rd62], {%r59, %r68, %r77, %r86};
-    st.global.v4.u32    [%rd62+16], {%r95, %r104, %r113, %r120};
+    st.global.v4.u32    [%rd64], {%r59, %r68, %r77, %r86};
+    st.global.v4.u32    [%rd64+16], {%r95, %r104, %r113, %r120};
 LBB2_77:
     add.s32     %r419, %r419, 1;
     setp.ne.s32     %p93, %r419, 4;
@@ -1767,18 +1758,18 @@ LBB2_23:
     and.b32     %r224, %r48, %r9;
     popc.b32    %r225, %r224;
     add.s32     %r420, %r225, %r223;
-    cvt.u64.u32     %rd29, %r44;
-    add.s64     %rd156, %rd28, %rd29;
-    mov.u64     %rd157, 0;
+    cvt.u64.u32     %rd31, %r44;
+    add.s64     %rd157, %rd30, %rd31;
+    mov.u64     %rd158, 0;
     bra.uni     LBB2_25;
 LBB2_27:
-    ld.global.u64   %rd158, [%rd156];
+    ld.global.u64   %rd159, [%rd157];
 LBB2_28:
-    add.s64     %rd111, %rd2, %rd157;
-    st.local.u64    [%rd111], %rd158;
-    add.s64     %rd157, %rd157, 8;
-    cvt.u32.u64     %r226, %rd157;
-    add.s64     %rd156, %rd156, %rd13;
+    add.s64     %rd112, %rd2, %rd158;
+    st.local.u64    [%rd112], %rd159;
+    add.s64     %rd158, %rd158, 8;
+    cvt.u32.u64     %r226, %rd158;
+    add.s64     %rd157, %rd157, %rd14;
     setp.ne.s32     %p51, %r226, 24;
     @%p51 bra   LBB2_25;
     bra.uni     LBB2_29;
@@ -1786,10 +1777,10 @@ LBB2_25:
     .pragma "nounroll";
     setp.eq.s32     %p50, %r28, 8192;
     @%p50 bra   LBB2_27;
-    ld.global.u32   %rd108, [%rd156];
-    ld.global.u32   %rd109, [%rd156+4];
-    shl.b64     %rd110, %rd109, 32;
-    or.b64      %rd158, %rd110, %rd108;
+    ld.global.u32   %rd109, [%rd157];
+    ld.global.u32   %rd110, [%rd157+4];
+    shl.b64     %rd111, %rd110, 32;
+    or.b64      %rd159, %rd111, %rd109;
     bra.uni     LBB2_28;
 LBB2_29:
     and.b32     %r50, %r48, %r10;
@@ -1802,8 +1793,8 @@ LBB2_29:
     and.b32     %r232, %r231, 4;
     or.b32      %r233, %r230, %r232;
     shl.b32     %r234, %r233, 3;
-    shr.u64     %rd112, %rd18, %r234;
-    cvt.u32.u64     %r235, %rd112;
+    shr.u64     %rd113, %rd21, %r234;
+    cvt.u32.u64     %r235, %rd113;
     and.b32     %r421, %r235, 255;
     setp.eq.s32     %p53, %r233, 7;
     and.pred    %p54, %p52, %p53;
@@ -1811,22 +1802,22 @@ LBB2_29:
     bra.uni     LBB2_31;
 LBB2_30:
     add.s32     %r52, %r420, 1;
-    cvt.u64.u32     %rd113, %r420;
-    add.s64     %rd38, %rd27, %rd113;
-    ld.global.u8    %r421, [%rd38];
+    cvt.u64.u32     %rd114, %r420;
+    add.s64     %rd40, %rd29, %rd114;
+    ld.global.u8    %r421, [%rd40];
     mov.u32     %r420, %r52;
 LBB2_31:
     mov.u32     %r422, 0;
-    mov.u64     %rd159, 0;
+    mov.u64     %rd160, 0;
 LBB2_32:
     .pragma "nounroll";
-    add.s64     %rd115, %rd2, %rd159;
-    ld.local.u8     %r237, [%rd115];
-    cvt.u32.u64     %r238, %rd159;
+    add.s64     %rd116, %rd2, %rd160;
+    ld.local.u8     %r237, [%rd116];
+    cvt.u32.u64     %r238, %rd160;
     shl.b32     %r239, %r237, %r238;
     or.b32      %r422, %r239, %r422;
-    add.s64     %rd159, %rd159, 8;
-    cvt.u32.u64     %r240, %rd159;
+    add.s64     %rd160, %rd160, 8;
+    cvt.u32.u64     %r240, %rd160;
     setp.ne.s32     %p55, %r240, 24;
     @%p55 bra   LBB2_32;
     and.b32     %r241, %r422, 8388607;
@@ -1841,8 +1832,8 @@ LBB2_32:
     and.b32     %r249, %r248, 4;
     or.b32      %r250, %r247, %r249;
     shl.b32     %r251, %r250, 3;
-    shr.u64     %rd116, %rd18, %r251;
-    cvt.u32.u64     %r252, %rd116;
+    shr.u64     %rd117, %rd21, %r251;
+    cvt.u32.u64     %r252, %rd117;
     and.b32     %r424, %r252, 255;
     setp.eq.s32     %p57, %r250, 7;
     and.pred    %p58, %p52, %p57;
@@ -1850,23 +1841,23 @@ LBB2_32:
     bra.uni     LBB2_47;
 LBB2_47:
     add.s32     %r61, %r420, 1;
-    cvt.u64.u32     %rd117, %r420;
-    add.s64     %rd41, %rd27, %rd117;
-    ld.global.u8    %r424, [%rd41];
+    cvt.u64.u32     %rd118, %r420;
+    add.s64     %rd43, %rd29, %rd118;
+    ld.global.u8    %r424, [%rd43];
     mov.u32     %r420, %r61;
 LBB2_48:
     or.b32      %r59, %r58, %r244;
     mov.u32     %r425, 0;
-    mov.u64     %rd160, 0;
+    mov.u64     %rd161, 0;
 LBB2_49:
     .pragma "nounroll";
-    add.s64     %rd119, %rd2, %rd160;
-    ld.local.u8     %r254, [%rd119+1];
-    cvt.u32.u64     %r255, %rd160;
+    add.s64     %rd120, %rd2, %rd161;
+    ld.local.u8     %r254, [%rd120+1];
+    cvt.u32.u64     %r255, %rd161;
     shl.b32     %r256, %r254, %r255;
     or.b32      %r425, %r256, %r425;
-    add.s64     %rd160, %rd160, 8;
-    cvt.u32.u64     %r257, %rd160;
+    add.s64     %rd161, %rd161, 8;
+    cvt.u32.u64     %r257, %rd161;
     setp.ne.s32     %p59, %r257, 24;
     @%p59 bra   LBB2_49;
     and.b32     %r258, %r425, 8388607;
@@ -1881,8 +1872,8 @@ LBB2_49:
     and.b32     %r266, %r47, 4;
     or.b32      %r267, %r265, %r266;
     shl.b32     %r268, %r267, 3;
-    shr.u64     %rd120, %rd18, %r268;
-    cvt.u32.u64     %r269, %rd120;
+    shr.u64     %rd121, %rd21, %r268;
+    cvt.u32.u64     %r269, %rd121;
     and.b32     %r427, %r269, 255;
     setp.eq.s32     %p61, %r267, 7;
     and.pred    %p62, %p52, %p61;
@@ -1890,23 +1881,23 @@ LBB2_49:
     bra.uni     LBB2_51;
 LBB2_51:
     add.s32     %r70, %r420, 1;
-    cvt.u64.u32     %rd121, %r420;
-    add.s64     %rd44, %rd27, %rd121;
-    ld.global.u8    %r427, [%rd44];
+    cvt.u64.u32     %rd122, %r420;
+    add.s64     %rd46, %rd29, %rd122;
+    ld.global.u8    %r427, [%rd46];
     mov.u32     %r420, %r70;
 LBB2_52:
     or.b32      %r68, %r67, %r261;
     mov.u32     %r428, 0;
-    mov.u64     %rd161, 0;
+    mov.u64     %rd162, 0;
 LBB2_53:
     .pragma "nounroll";
-    add.s64     %rd123, %rd2, %rd161;
-    ld.local.u8     %r271, [%rd123+2];
-    cvt.u32.u64     %r272, %rd161;
+    add.s64     %rd124, %rd2, %rd162;
+    ld.local.u8     %r271, [%rd124+2];
+    cvt.u32.u64     %r272, %rd162;
     shl.b32     %r273, %r271, %r272;
     or.b32      %r428, %r273, %r428;
-    add.s64     %rd161, %rd161, 8;
-    cvt.u32.u64     %r274, %rd161;
+    add.s64     %rd162, %rd162, 8;
+    cvt.u32.u64     %r274, %rd162;
     setp.ne.s32     %p63, %r274, 24;
     @%p63 bra   LBB2_53;
     and.b32     %r275, %r428, 8388607;
@@ -1922,8 +1913,8 @@ LBB2_53:
     and.b32     %r284, %r283, 4;
     or.b32      %r285, %r282, %r284;
     shl.b32     %r286, %r285, 3;
-    shr.u64     %rd124, %rd18, %r286;
-    cvt.u32.u64     %r287, %rd124;
+    shr.u64     %rd125, %rd21, %r286;
+    cvt.u32.u64     %r287, %rd125;
     and.b32     %r430, %r287, 255;
     setp.eq.s32     %p65, %r285, 7;
     and.pred    %p66, %p52, %p65;
@@ -1931,23 +1922,23 @@ LBB2_53:
     bra.uni     LBB2_55;
 LBB2_55:
     add.s32     %r79, %r420, 1;
-    cvt.u64.u32     %rd125, %r420;
-    add.s64     %rd47, %rd27, %rd125;
-    ld.global.u8    %r430, [%rd47];
+    cvt.u64.u32     %rd126, %r420;
+    add.s64     %rd49, %rd29, %rd126;
+    ld.global.u8    %r430, [%rd49];
     mov.u32     %r420, %r79;
 LBB2_56:
     or.b32      %r77, %r76, %r278;
     mov.u32     %r431, 0;
-    mov.u64     %rd162, 0;
+    mov.u64     %rd163, 0;
 LBB2_57:
     .pragma "nounroll";
-    add.s64     %rd127, %rd2, %rd162;
-    ld.local.u8     %r289, [%rd127+3];
-    cvt.u32.u64     %r290, %rd162;
+    add.s64     %rd128, %rd2, %rd163;
+    ld.local.u8     %r289, [%rd128+3];
+    cvt.u32.u64     %r290, %rd163;
     shl.b32     %r291, %r289, %r290;
     or.b32      %r431, %r291, %r431;
-    add.s64     %rd162, %rd162, 8;
-    cvt.u32.u64     %r292, %rd162;
+    add.s64     %rd163, %rd163, 8;
+    cvt.u32.u64     %r292, %rd163;
     setp.ne.s32     %p67, %r292, 24;
     @%p67 bra   LBB2_57;
     and.b32     %r293, %r431, 8388607;
@@ -1963,8 +1954,8 @@ LBB2_57:
     and.b32     %r302, %r301, 4;
     or.b32      %r303, %r300, %r302;
     shl.b32     %r304, %r303, 3;
-    shr.u64     %rd128, %rd18, %r304;
-    cvt.u32.u64     %r305, %rd128;
+    shr.u64     %rd129, %rd21, %r304;
+    cvt.u32.u64     %r305, %rd129;
     and.b32     %r433, %r305, 255;
     setp.eq.s32     %p69, %r303, 7;
     and.pred    %p70, %p52, %p69;
@@ -1972,23 +1963,23 @@ LBB2_57:
     bra.uni     LBB2_59;
 LBB2_59:
     add.s32     %r88, %r420, 1;
-    cvt.u64.u32     %rd129, %r420;
-    add.s64     %rd50, %rd27, %rd129;
-    ld.global.u8    %r433, [%rd50];
+    cvt.u64.u32     %rd130, %r420;
+    add.s64     %rd52, %rd29, %rd130;
+    ld.global.u8    %r433, [%rd52];
     mov.u32     %r420, %r88;
 LBB2_60:
     or.b32      %r86, %r85, %r296;
     mov.u32     %r434, 0;
-    mov.u64     %rd163, 0;
+    mov.u64     %rd164, 0;
 LBB2_61:
     .pragma "nounroll";
-    add.s64     %rd131, %rd2, %rd163;
-    ld.local.u8     %r307, [%rd131+4];
-    cvt.u32.u64     %r308, %rd163;
+    add.s64     %rd132, %rd2, %rd164;
+    ld.local.u8     %r307, [%rd132+4];
+    cvt.u32.u64     %r308, %rd164;
     shl.b32     %r309, %r307, %r308;
     or.b32      %r434, %r309, %r434;
-    add.s64     %rd163, %rd163, 8;
-    cvt.u32.u64     %r310, %rd163;
+    add.s64     %rd164, %rd164, 8;
+    cvt.u32.u64     %r310, %rd164;
     setp.ne.s32     %p71, %r310, 24;
     @%p71 bra   LBB2_61;
     and.b32     %r311, %r434, 8388607;
@@ -2004,8 +1995,8 @@ LBB2_61:
     and.b32     %r320, %r319, 4;
     or.b32      %r321, %r318, %r320;
     shl.b32     %r322, %r321, 3;
-    shr.u64     %rd132, %rd18, %r322;
-    cvt.u32.u64     %r323, %rd132;
+    shr.u64     %rd133, %rd21, %r322;
+    cvt.u32.u64     %r323, %rd133;
     and.b32     %r436, %r323, 255;
     setp.eq.s32     %p73, %r321, 7;
     and.pred    %p74, %p52, %p73;
@@ -2013,26 +2004,26 @@ LBB2_61:
     bra.uni     LBB2_63;
 LBB2_63:
     add.s32     %r97, %r420, 1;
-    cvt.u64.u32     %rd133, %r420;
-    add.s64     %rd53, %rd27, %rd133;
-    ld.global.u8    %r436, [%rd53];
+    cvt.u64.u32     %rd134, %r420;
+    add.s64     %rd55, %rd29, %rd134;
+    ld.global.u8    %r436, [%rd55];
     mov.u32     %r420, %r97;
 LBB2_64:
     or.b32      %r95, %r94, %r314;
     mov.u32     %r437, 0;
-    mov.u64     %rd164, 0;
+    mov.u64     %rd165, 0;
 LBB2_65:
     .pragma "nounroll";
-    add.s64     %rd135, %rd2, %rd164;
-    ld.local.u64    %rd136, [%rd135];
-    shr.u64     %rd137, %rd136, 40;
-    cvt.u32.u64     %r325, %rd137;
+    add.s64     %rd136, %rd2, %rd165;
+    ld.local.u64    %rd137, [%rd136];
+    shr.u64     %rd138, %rd137, 40;
+    cvt.u32.u64     %r325, %rd138;
     and.b32     %r326, %r325, 255;
-    cvt.u32.u64     %r327, %rd164;
+    cvt.u32.u64     %r327, %rd165;
     shl.b32     %r328, %r326, %r327;
     or.b32      %r437, %r328, %r437;
-    add.s64     %rd164, %rd164, 8;
-    cvt.u32.u64     %r329, %rd164;
+    add.s64     %rd165, %rd165, 8;
+    cvt.u32.u64     %r329, %rd165;
     setp.ne.s32     %p75, %r329, 24;
     @%p75 bra   LBB2_65;
     and.b32     %r330, %r437, 8388607;
@@ -2048,8 +2039,8 @@ LBB2_65:
     and.b32     %r339, %r338, 4;
     or.b32      %r340, %r337, %r339;
     shl.b32     %r341, %r340, 3;
-    shr.u64     %rd138, %rd18, %r341;
-    cvt.u32.u64     %r342, %rd138;
+    shr.u64     %rd139, %rd21, %r341;
+    cvt.u32.u64     %r342, %rd139;
     and.b32     %r439, %r342, 255;
     setp.eq.s32     %p77, %r340, 7;
     and.pred    %p78, %p52, %p77;
@@ -2057,23 +2048,23 @@ LBB2_65:
     bra.uni     LBB2_67;
 LBB2_67:
     add.s32     %r106, %r420, 1;
-    cvt.u64.u32     %rd139, %r420;
-    add.s64     %rd56, %rd27, %rd139;
-    ld.global.u8    %r439, [%rd56];
+    cvt.u64.u32     %rd140, %r420;
+    add.s64     %rd58, %rd29, %rd140;
+    ld.global.u8    %r439, [%rd58];
     mov.u32     %r420, %r106;
 LBB2_68:
     or.b32      %r104, %r103, %r333;
     mov.u32     %r440, 0;
-    mov.u64     %rd165, 0;
+    mov.u64     %rd166, 0;
 LBB2_69:
     .pragma "nounroll";
-    add.s64     %rd141, %rd2, %rd165;
-    ld.local.u8     %r344, [%rd141+6];
-    cvt.u32.u64     %r345, %rd165;
+    add.s64     %rd142, %rd2, %rd166;
+    ld.local.u8     %r344, [%rd142+6];
+    cvt.u32.u64     %r345, %rd166;
     shl.b32     %r346, %r344, %r345;
     or.b32      %r440, %r346, %r440;
-    add.s64     %rd165, %rd165, 8;
-    cvt.u32.u64     %r347, %rd165;
+    add.s64     %rd166, %rd166, 8;
+    cvt.u32.u64     %r347, %rd166;
     setp.ne.s32     %p79, %r347, 24;
     @%p79 bra   LBB2_69;
     bfe.u32     %r352, %r45, 7, 1;
@@ -2084,17 +2075,17 @@ LBB2_69:
     and.b32     %r357, %r356, 4;
     or.b32      %r358, %r355, %r357;
     shl.b32     %r359, %r358, 3;
-    shr.u64     %rd142, %rd18, %r359;
-    cvt.u32.u64     %r360, %rd142;
+    shr.u64     %rd143, %rd21, %r359;
+    cvt.u32.u64     %r360, %rd143;
     and.b32     %r441, %r360, 255;
     setp.eq.s32     %p81, %r358, 7;
     and.pred    %p82, %p52, %p81;
     @!%p82 bra  LBB2_72;
     bra.uni     LBB2_71;
 LBB2_71:
-    cvt.u64.u32     %rd143, %r420;
-    add.s64     %rd59, %rd27, %rd143;
-    ld.global.u8    %r441, [%rd59];
+    cvt.u64.u32     %rd144, %r420;
+    add.s64     %rd61, %rd29, %rd144;
+    ld.global.u8    %r441, [%rd61];
 LBB2_72:
     and.b32     %r348, %r440, 8388607;
     shl.b32     %r349, %r439, 23;
@@ -2103,16 +2094,16 @@ LBB2_72:
     and.b32     %r351, %r350, -2147483648;
     or.b32      %r113, %r112, %r351;
     mov.u32     %r442, 0;
-    mov.u64     %rd166, 0;
+    mov.u64     %rd167, 0;
 LBB2_73:
     .pragma "nounroll";
-    add.s64     %rd145, %rd2, %rd166;
-    ld.local.u8     %r362, [%rd145+7];
-    cvt.u32.u64     %r363, %rd166;
+    add.s64     %rd146, %rd2, %rd167;
+    ld.local.u8     %r362, [%rd146+7];
+    cvt.u32.u64     %r363, %rd167;
     shl.b32     %r364, %r362, %r363;
     or.b32      %r442, %r364, %r442;
-    add.s64     %rd166, %rd166, 8;
-    cvt.u32.u64     %r365, %rd166;
+    add.s64     %rd167, %rd167, 8;
+    cvt.u32.u64     %r365, %rd167;
     setp.ne.s32     %p83, %r365, 24;
     @%p83 bra   LBB2_73;
     and.b32     %r366, %r442, 8388607;
@@ -2121,18 +2112,18 @@ LBB2_73:
     shl.b32     %r368, %r442, 8;
     and.b32     %r369, %r368, -2147483648;
     or.b32      %r120, %r119, %r369;
-    shl.b64     %rd146, %rd29, 2;
-    add.s64     %rd62, %rd10, %rd146;
+    shl.b64     %rd147, %rd31, 2;
+    add.s64     %rd64, %rd11, %rd147;
     add.s32     %r370, %r44, 8;
     setp.le.u32     %p84, %r370, %r13;
     @%p84 bra   LBB2_76;
-    st.global.u8    [%rd62], %r422;
+    st.global.u8    [%rd64], %r422;
     shr.u32     %r371, %r422, 8;
-    st.global.u8    [%rd62+1], %r371;
+    st.global.u8    [%rd64+1], %r371;
     shr.u32     %r372, %r58, 16;
-    st.global.u8    [%rd62+2], %r372;
+    st.global.u8    [%rd64+2], %r372;
     shr.u32     %r373, %r59, 24;
-    st.global.u8    [%rd62+3], %r373;
+    st.global.u8    [%rd64+3], %r373;
     or.b32      %r374, %r44, 1;
     setp.lt.u32     %p85, %r374, %r13;
     @%p85 bra   LBB2_34;
@@ -2145,10 +2136,10 @@ LBB2_34:
     cvt.u16.u32     %rs27, %r376;
     shr.u32     %r377, %r68, 24;
     cvt.u16.u32     %rs28, %r377;
-    st.global.u8    [%rd62+4], %rs25;
-    st.global.u8    [%rd62+5], %rs26;
-    st.global.u8    [%rd62+6], %rs27;
-    st.global.u8    [%rd62+7], %rs28;
+    st.global.u8    [%rd64+4], %rs25;
+    st.global.u8    [%rd64+5], %rs26;
+    st.global.u8    [%rd64+6], %rs27;
+    st.global.u8    [%rd64+7], %rs28;
 LBB2_35:
     or.b32      %r378, %r44, 2;
     setp.ge.u32     %p86, %r378, %r13;
@@ -2160,10 +2151,10 @@ LBB2_35:
     cvt.u16.u32     %rs3, %r380;
     shr.u32     %r381, %r77, 24;
     cvt.u16.u32     %rs4, %r381;
-    st.global.u8    [%rd62+8], %rs1;
-    st.global.u8    [%rd62+9], %rs2;
-    st.global.u8    [%rd62+10], %rs3;
-    st.global.u8    [%rd62+11], %rs4;
+    st.global.u8    [%rd64+8], %rs1;
+    st.global.u8    [%rd64+9], %rs2;
+    st.global.u8    [%rd64+10], %rs3;
+    st.global.u8    [%rd64+11], %rs4;
 LBB2_37:
     or.b32      %r382, %r44, 3;
     setp.ge.u32     %p87, %r382, %r13;
@@ -2175,10 +2166,10 @@ LBB2_37:
     cvt.u16.u32     %rs7, %r384;
     shr.u32     %r385, %r86, 24;
     cvt.u16.u32     %rs8, %r385;
-    st.global.u8    [%rd62+12], %rs5;
-    st.global.u8    [%rd62+13], %rs6;
-    st.global.u8    [%rd62+14], %rs7;
-    st.global.u8    [%rd62+15], %rs8;
+    st.global.u8    [%rd64+12], %rs5;
+    st.global.u8    [%rd64+13], %rs6;
+    st.global.u8    [%rd64+14], %rs7;
+    st.global.u8    [%rd64+15], %rs8;
 LBB2_39:
     or.b32      %r386, %r44, 4;
     setp.ge.u32     %p88, %r386, %r13;
@@ -2190,10 +2181,10 @@ LBB2_39:
     cvt.u16.u32     %rs11, %r388;
     shr.u32     %r389, %r95, 24;
     cvt.u16.u32     %rs12, %r389;
-    st.global.u8    [%rd62+16], %rs9;
-    st.global.u8    [%rd62+17], %rs10;
-    st.global.u8    [%rd62+18], %rs11;
-    st.global.u8    [%rd62+19], %rs12;
+    st.global.u8    [%rd64+16], %rs9;
+    st.global.u8    [%rd64+17], %rs10;
+    st.global.u8    [%rd64+18], %rs11;
+    st.global.u8    [%rd64+19], %rs12;
 LBB2_41:
     or.b32      %r390, %r44, 5;
     setp.ge.u32     %p89, %r390, %r13;
@@ -2205,10 +2196,10 @@ LBB2_41:
     cvt.u16.u32     %rs15, %r392;
     shr.u32     %r393, %r104, 24;
     cvt.u16.u32     %rs16, %r393;
-    st.global.u8    [%rd62+20], %rs13;
-    st.global.u8    [%rd62+21], %rs14;
-    st.global.u8    [%rd62+22], %rs15;
-    st.global.u8    [%rd62+23], %rs16;
+    st.global.u8    [%rd64+20], %rs13;
+    st.global.u8    [%rd64+21], %rs14;
+    st.global.u8    [%rd64+22], %rs15;
+    st.global.u8    [%rd64+23], %rs16;
 LBB2_43:
     or.b32      %r394, %r44, 6;
     setp.ge.u32     %p90, %r394, %r13;
@@ -2220,10 +2211,10 @@ LBB2_43:
     cvt.u16.u32     %rs19, %r396;
     shr.u32     %r397, %r113, 24;
     cvt.u16.u32     %rs20, %r397;
-    st.global.u8    [%rd62+24], %rs17;
-    st.global.u8    [%rd62+25], %rs18;
-    st.global.u8    [%rd62+26], %rs19;
-    st.global.u8    [%rd62+27], %rs20;
+    st.global.u8    [%rd64+24], %rs17;
+    st.global.u8    [%rd64+25], %rs18;
+    st.global.u8    [%rd64+26], %rs19;
+    st.global.u8    [%rd64+27], %rs20;
 LBB2_45:
     or.b32      %r398, %r44, 7;
     setp.ge.u32     %p91, %r398, %r13;
@@ -2235,21 +2226,21 @@ LBB2_45:
     cvt.u16.u32     %rs23, %r400;
     shr.u32     %r401, %r120, 24;
     cvt.u16.u32     %rs24, %r401;
-    st.global.u8    [%rd62+28], %rs21;
-    st.global.u8    [%rd62+29], %rs22;
-    st.global.u8    [%rd62+30], %rs23;
-    st.global.u8    [%rd62+31], %rs24;
+    st.global.u8    [%rd64+28], %rs21;
+    st.global.u8    [%rd64+29], %rs22;
+    st.global.u8    [%rd64+30], %rs23;
+    st.global.u8    [%rd64+31], %rs24;
     bra.uni     LBB2_77;
 LBB2_78:
     setp.eq.s32     %p106, %r4, 0;
-    setp.ne.s64     %p107, %rd66, 0;
+    setp.ne.s64     %p107, %rd68, 0;
     and.pred    %p108, %p107, %p112;
     and.pred    %p109, %p108, %p106;
     @!%p109 bra     LBB2_80;
     bra.uni     LBB2_79;
 LBB2_79:
     mov.u32     %r411, 1;
-    st.global.u32   [%rd66], %r411;
+    st.global.u32   [%rd68], %r411;
     bra.uni     LBB2_80;
 LBB2_81:
     ret;
@@ -2265,20 +2256,20 @@ LBB2_81:
     .reg .pred  %p<104>;
     .reg .b16   %rs<9>;
     .reg .b32   %r<439>;
-    .reg .b64   %rd<124>;
+    .reg .b64   %rd<125>;
     .shared .align 4 .b8 sh_unpack_f8_e4m3_$_sums[32];
-    ld.param.u64    %rd50, [sh_unpack_f8_e4m3_param_2];
-    add.s64     %rd54, %rd50, 8191;
-    shr.u64     %rd55, %rd54, 13;
-    cvt.u32.u64     %r1, %rd55;
+    ld.param.u64    %rd52, [sh_unpack_f8_e4m3_param_2];
+    add.s64     %rd56, %rd52, 8191;
+    shr.u64     %rd57, %rd56, 13;
+    cvt.u32.u64     %r1, %rd57;
     mov.u32     %r413, %ctaid.x;
     setp.ge.u32     %p4, %r413, %r1;
     @%p4 bra    LBB3_59;
-    ld.param.u64    %rd52, [sh_unpack_f8_e4m3_param_4];
-    ld.param.u64    %rd51, [sh_unpack_f8_e4m3_param_3];
-    ld.param.u64    %rd49, [sh_unpack_f8_e4m3_param_0];
-    mov.b64     %rd53, sh_unpack_f8_e4m3_param_1;
-    mov.u64     %rd1, %rd53;
+    ld.param.u64    %rd54, [sh_unpack_f8_e4m3_param_4];
+    ld.param.u64    %rd53, [sh_unpack_f8_e4m3_param_3];
+    ld.param.u64    %rd51, [sh_unpack_f8_e4m3_param_0];
+    mov.b64     %rd55, sh_unpack_f8_e4m3_param_1;
+    mov.u64     %rd1, %rd55;
     mov.u32     %r2, %nctaid.x;
     mov.u32     %r4, %tid.x;
     shr.s32     %r113, %r4, 31;
@@ -2290,9 +2281,9 @@ LBB2_81:
     and.b32     %r5, %r4, 31;
     shr.u32     %r118, %r4, 5;
     cvt.u64.u32     %rd3, %r4;
-    mul.wide.u32    %rd57, %r118, 4;
-    mov.u64     %rd58, sh_unpack_f8_e4m3_$_sums;
-    add.s64     %rd4, %rd58, %rd57;
+    mul.wide.u32    %rd59, %r118, 4;
+    mov.u64     %rd60, sh_unpack_f8_e4m3_$_sums;
+    add.s64     %rd4, %rd60, %rd59;
     bfe.u32     %r6, %r4, 2, 3;
     shl.b32     %r119, %r4, 3;
     and.b32     %r7, %r119, 24;
@@ -2302,12 +2293,11 @@ LBB2_81:
     not.b32     %r9, %r121;
     mov.u32     %r122, 255;
     shl.b32     %r10, %r122, %r7;
-    mul.wide.u32    %rd59, %r4, 16;
-    add.s64     %rd5, %rd51, %rd59;
-    add.s64     %rd6, %rd59, 16;
+    mul.wide.u32    %rd5, %r4, 16;
+    add.s64     %rd6, %rd53, %rd5;
     mov.pred    %p5, 0;
     mov.pred    %p92, -1;
-    shl.b64     %rd78, %rd3, 2;
+    shl.b64     %rd79, %rd3, 2;
     setp.ne.s32     %p33, %r5, 31;
     setp.lt.u32     %p34, %r5, 16;
     bra.uni     LBB3_2;
@@ -2319,18 +2309,18 @@ LBB3_58:
     bra.uni     LBB3_59;
 LBB3_2:
     shr.u32     %r125, %r413, 5;
-    mul.wide.u32    %rd63, %r125, 4;
-    add.s64     %rd64, %rd1, %rd63;
-    ld.param.u32    %r126, [%rd64];
-    cvt.u64.u32     %rd65, %r126;
-    ld.param.u32    %rd67, [%rd64+4];
-    sub.s64     %rd68, %rd67, %rd65;
-    shl.b64     %rd12, %rd68, 4;
-    setp.lt.u64     %p6, %rd12, 64;
+    mul.wide.u32    %rd64, %r125, 4;
+    add.s64     %rd65, %rd1, %rd64;
+    ld.param.u32    %r126, [%rd65];
+    cvt.u64.u32     %rd66, %r126;
+    ld.param.u32    %rd68, [%rd65+4];
+    sub.s64     %rd69, %rd68, %rd66;
+    shl.b64     %rd13, %rd69, 4;
+    setp.lt.u64     %p6, %rd13, 64;
     mov.pred    %p102, %p5;
     @%p6 bra    LBB3_5;
-    mul.wide.u32    %rd66, %r126, 16;
-    add.s64     %rd11, %rd49, %rd66;
+    mul.wide.u32    %rd67, %r126, 16;
+    add.s64     %rd12, %rd51, %rd67;
     and.b32     %r14, %r413, 31;
     cvt.u32.u64     %r128, %rd2;
     setp.lt.u32     %p8, %r128, 16;
@@ -2338,9 +2328,9 @@ LBB3_2:
     setp.lt.u32     %p10, %r128, 4;
     setp.lt.u32     %p11, %r128, 2;
     setp.eq.s32     %p12, %r128, 0;
-    shl.b64     %rd69, %rd2, 1;
-    add.s64     %rd70, %rd11, %rd69;
-    ld.global.u16   %r129, [%rd70];
+    shl.b64     %rd70, %rd2, 1;
+    add.s64     %rd71, %rd12, %rd70;
+    ld.global.u16   %r129, [%rd71];
     shfl.sync.up.b32    %r130, %r129, 1, 0, -1;
     selp.b32    %r131, 0, %r130, %p12;
     add.s32     %r132, %r131, %r129;
@@ -2360,9 +2350,10 @@ LBB3_2:
     shfl.sync.idx.b32   %r17, %r144, %r14, 31, -1;
     shfl.sync.idx.b32   %r18, %r129, %r14, 31, -1;
     sub.s32     %r145, %r17, %r18;
-    mul.wide.u32    %rd71, %r145, 16;
-    add.s64     %rd72, %rd11, %rd71;
-    add.s64     %rd113, %rd72, 64;
+    mul.wide.u32    %rd72, %r145, 16;
+    add.s64     %rd73, %rd12, %rd72;
+    add.s64     %rd114, %rd73, 64;
+    add.s64     %rd113, %rd73, 80;
     setp.eq.s32     %p13, %r18, 0;
     mov.u32     %r415, 0;
     mov.pred    %p102, %p5;
@@ -2370,9 +2361,9 @@ LBB3_2:
     add.s32     %r15, %r413, 1;
     setp.ne.s32     %p14, %r15, %r1;
     shl.b32     %r415, %r18, 4;
-    mul.wide.u32    %rd73, %r16, 16;
-    add.s64     %rd74, %rd73, 64;
-    setp.eq.s64     %p15, %rd74, %rd12;
+    mul.wide.u32    %rd74, %r16, 16;
+    add.s64     %rd75, %rd74, 64;
+    setp.eq.s64     %p15, %rd75, %rd13;
     setp.eq.s32     %p16, %r17, %r16;
     or.pred     %p17, %p14, %p16;
     and.pred    %p102, %p15, %p17;
@@ -2381,11 +2372,11 @@ LBB3_5:
     @!%p102 bra     LBB3_56;
     bra.uni     LBB3_6;
 LBB3_6:
-    mul.wide.u32    %rd60, %r413, 8192;
-    sub.s64     %rd61, %rd50, %rd60;
-    min.u64     %rd62, %rd61, 8192;
-    cvt.u32.u64     %r13, %rd62;
-    ld.global.v4.u32    {%r146, %r21, %r22, %r147}, [%rd113];
+    mul.wide.u32    %rd61, %r413, 8192;
+    sub.s64     %rd62, %rd52, %rd61;
+    min.u64     %rd63, %rd62, 8192;
+    cvt.u32.u64     %r13, %rd63;
+    ld.global.v4.u32    {%r146, %r21, %r22, %r147}, [%rd114];
     setp.ne.s32     %p20, %r147, 0;
     setp.gt.u32     %p21, %r21, 33554431;
     or.pred     %p22, %p20, %p21;
@@ -2393,7 +2384,7 @@ LBB3_6:
     or.pred     %p24, %p22, %p23;
     mov.pred    %p103, %p5;
     @%p24 bra   LBB3_56;
-    add.s64     %rd9, %rd51, %rd60;
+    add.s64     %rd10, %rd53, %rd61;
     setp.gt.u32     %p25, %r21, 16777215;
     @%p25 bra   LBB3_15;
     setp.ne.s32     %p85, %r22, 0;
@@ -2402,41 +2393,39 @@ LBB3_6:
     add.s32     %r403, %r13, 31;
     and.b32     %r404, %r403, 32752;
     setp.ne.s32     %p87, %r415, 0;
-    setp.ne.s32     %p88, %r404, %r415;
+    setp.ne.s32     %p88, %r415, %r404;
     and.pred    %p89, %p87, %p88;
     mov.pred    %p103, %p5;
     @%p89 bra   LBB3_56;
     shr.u32     %r23, %r13, 4;
     setp.le.u32     %p90, %r23, %r4;
     @%p90 bra   LBB3_13;
-    add.s64     %rd115, %rd5, %rd60;
-    add.s64     %rd114, %rd113, %rd6;
+    add.s64     %rd116, %rd6, %rd61;
+    add.s64     %rd115, %rd113, %rd5;
     mov.u32     %r416, %r4;
 LBB3_12:
-    ld.global.v4.u32    {%r405, %r406, %r407, %r408}, [%rd114];
-    st.global.v4.u32    [%rd115], {%r405, %r406, %r407, %r408};
+    ld.global.v4.u32    {%r405, %r406, %r407, %r408}, [%rd115];
+    st.global.v4.u32    [%rd116], {%r405, %r406, %r407, %r408};
     add.s32     %r416, %r416, 256;
+    add.s64     %rd116, %rd116, 4096;
     add.s64     %rd115, %rd115, 4096;
-    add.s64     %rd114, %rd114, 4096;
     setp.lt.u32     %p91, %r416, %r23;
     @%p91 bra   LBB3_12;
 LBB3_13:
     and.b32     %r123, %r13, 16368;
     add.s32     %r124, %r4, %r123;
-    cvt.u64.u32     %rd116, %r124;
+    cvt.u64.u32     %rd117, %r124;
     add.s32     %r410, %r123, %r4;
     setp.ge.u32     %p93, %r410, %r13;
     mov.pred    %p103, %p92;
     @%p93 bra   LBB3_56;
 LBB3_14:
-    add.s64     %rd108, %rd116, 16;
-    and.b64     %rd109, %rd108, 4294967295;
-    add.s64     %rd110, %rd113, %rd109;
-    ld.global.u8    %rs8, [%rd110];
-    add.s64     %rd111, %rd9, %rd116;
-    st.global.u8    [%rd111], %rs8;
-    add.s64     %rd116, %rd116, 256;
-    cvt.u32.u64     %r411, %rd116;
+    add.s64     %rd109, %rd113, %rd117;
+    ld.global.u8    %rs8, [%rd109];
+    add.s64     %rd110, %rd10, %rd117;
+    st.global.u8    [%rd110], %rs8;
+    add.s64     %rd117, %rd117, 256;
+    cvt.u32.u64     %r411, %rd117;
     setp.lt.u32     %p95, %r411, %r13;
     mov.pred    %p103, %p92;
     @%p95 bra   LBB3_14;
@@ -2450,14 +2439,13 @@ LBB3_15:
     add.s32     %r150, %r149, 31;
     and.b32     %r151, %r150, -16;
     setp.ne.s32     %p27, %r415, 0;
-    setp.ne.s32     %p28, %r151, %r415;
+    setp.ne.s32     %p28, %r415, %r151;
     and.pred    %p29, %p27, %p28;
     and.b32     %r152, %r26, 32752;
     setp.gt.u32     %p30, %r151, %r152;
     or.pred     %p31, %p29, %p30;
     mov.pred    %p103, %p5;
     @%p31 bra   LBB3_56;
-    add.s64     %rd23, %rd113, 16;
     shr.u32     %r154, %r26, 5;
     setp.ge.u32     %p32, %r4, %r154;
     mov.u32     %r417, 0;
@@ -2468,37 +2456,37 @@ LBB3_15:
     mov.u32     %r422, %r417;
     mov.u32     %r423, %r417;
     @%p32 bra   LBB3_18;
-    add.s64     %rd79, %rd23, %rd78;
-    ld.global.u32   %r423, [%rd79];
-    cvt.u64.u32     %rd80, %r28;
-    add.s64     %rd81, %rd23, %rd80;
-    add.s64     %rd82, %rd81, %rd78;
-    ld.global.u32   %r422, [%rd82];
+    add.s64     %rd80, %rd113, %rd79;
+    ld.global.u32   %r423, [%rd80];
+    cvt.u64.u32     %rd81, %r28;
+    add.s64     %rd82, %rd113, %rd81;
+    add.s64     %rd83, %rd82, %rd79;
+    ld.global.u32   %r422, [%rd83];
     shr.u32     %r155, %r27, 2;
-    cvt.u64.u32     %rd83, %r155;
-    add.s64     %rd84, %rd23, %rd83;
-    add.s64     %rd85, %rd84, %rd78;
-    ld.global.u32   %r421, [%rd85];
+    cvt.u64.u32     %rd84, %r155;
+    add.s64     %rd85, %rd113, %rd84;
+    add.s64     %rd86, %rd85, %rd79;
+    ld.global.u32   %r421, [%rd86];
     mul.lo.s32  %r156, %r28, 3;
-    cvt.u64.u32     %rd86, %r156;
-    add.s64     %rd87, %rd23, %rd86;
-    add.s64     %rd88, %rd87, %rd78;
-    ld.global.u32   %r420, [%rd88];
+    cvt.u64.u32     %rd87, %r156;
+    add.s64     %rd88, %rd113, %rd87;
+    add.s64     %rd89, %rd88, %rd79;
+    ld.global.u32   %r420, [%rd89];
     shr.u32     %r157, %r27, 1;
-    cvt.u64.u32     %rd89, %r157;
-    add.s64     %rd90, %rd23, %rd89;
-    add.s64     %rd91, %rd90, %rd78;
-    ld.global.u32   %r419, [%rd91];
+    cvt.u64.u32     %rd90, %r157;
+    add.s64     %rd91, %rd113, %rd90;
+    add.s64     %rd92, %rd91, %rd79;
+    ld.global.u32   %r419, [%rd92];
     mul.lo.s32  %r158, %r28, 5;
-    cvt.u64.u32     %rd92, %r158;
-    add.s64     %rd93, %rd23, %rd92;
-    add.s64     %rd94, %rd93, %rd78;
-    ld.global.u32   %r418, [%rd94];
+    cvt.u64.u32     %rd93, %r158;
+    add.s64     %rd94, %rd113, %rd93;
+    add.s64     %rd95, %rd94, %rd79;
+    ld.global.u32   %r418, [%rd95];
     mul.lo.s32  %r159, %r28, 6;
-    cvt.u64.u32     %rd95, %r159;
-    add.s64     %rd96, %rd23, %rd95;
-    add.s64     %rd97, %rd96, %rd78;
-    ld.global.u32   %r417, [%rd97];
+    cvt.u64.u32     %rd96, %r159;
+    add.s64     %rd97, %rd113, %rd96;
+    add.s64     %rd98, %rd97, %rd79;
+    ld.global.u32   %r417, [%rd98];
 LBB3_18:
     setp.lt.u32     %p35, %r5, 8;
     setp.lt.u32     %p36, %r5, 4;
@@ -2545,10 +2533,10 @@ LBB3_20:
     mov.pred    %p103, %p5;
     @%p48 bra   LBB3_56;
     and.b32     %r148, %r21, 16777215;
-    cvt.u64.u32     %rd75, %r146;
-    cvt.u64.u32     %rd76, %r148;
-    shl.b64     %rd77, %rd76, 32;
-    or.b64      %rd15, %rd77, %rd75;
+    cvt.u64.u32     %rd76, %r146;
+    cvt.u64.u32     %rd77, %r148;
+    shl.b64     %rd78, %rd77, 32;
+    or.b64      %rd18, %rd78, %rd76;
     setp.gt.u32     %p40, %r4, 255;
     setp.gt.u32     %p41, %r4, 223;
     setp.gt.u32     %p42, %r4, 191;
@@ -2574,8 +2562,8 @@ LBB3_20:
     add.s32     %r201, %r197, %r200;
     selp.b32    %r204, %r203, 0, %p40;
     add.s32     %r47, %r201, %r204;
-    cvt.u64.u32     %rd98, %r29;
-    add.s64     %rd24, %rd23, %rd98;
+    cvt.u64.u32     %rd99, %r29;
+    add.s64     %rd26, %rd113, %rd99;
     mov.u32     %r424, 0;
     bra.uni     LBB3_22;
 LBB3_54:
@@ -2591,7 +2579,7 @@ LBB3_54:
     or.b32      %r393, %r391, %r392;
     shl.b32     %r394, %r109, 24;
     or.b32      %r395, %r393, %r394;
-    st.global.v2.u32    [%rd48], {%r389, %r395};
+    st.global.v2.u32    [%rd50], {%r389, %r395};
 LBB3_55:
     add.s32     %r424, %r424, 8;
     setp.ne.s32     %p83, %r424, 32;
@@ -2631,19 +2619,19 @@ LBB3_22:
     and.b32     %r225, %r224, 4;
     or.b32      %r226, %r223, %r225;
     shl.b32     %r227, %r226, 3;
-    shr.u64     %rd99, %rd15, %r227;
-    cvt.u32.u64     %r228, %rd99;
+    shr.u64     %rd100, %rd18, %r227;
+    cvt.u32.u64     %r228, %rd100;
     and.b32     %r426, %r228, 255;
     setp.eq.s32     %p51, %r226, 7;
     and.pred    %p52, %p50, %p51;
     add.s32     %r427, %r58, 1;
-    cvt.u64.u32     %rd118, %r58;
+    cvt.u64.u32     %rd119, %r58;
     @%p52 bra   LBB3_24;
     bra.uni     LBB3_25;
 LBB3_24:
-    add.s64     %rd26, %rd24, %rd118;
-    ld.global.u8    %r426, [%rd26];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd28, %rd26, %rd119;
+    ld.global.u8    %r426, [%rd28];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_25:
     bfe.u32     %r241, %r55, 1, 1;
@@ -2653,17 +2641,17 @@ LBB3_25:
     and.b32     %r245, %r244, 4;
     or.b32      %r246, %r243, %r245;
     shl.b32     %r247, %r246, 3;
-    shr.u64     %rd100, %rd15, %r247;
-    cvt.u32.u64     %r248, %rd100;
+    shr.u64     %rd101, %rd18, %r247;
+    cvt.u32.u64     %r248, %rd101;
     and.b32     %r428, %r248, 255;
     setp.eq.s32     %p54, %r246, 7;
     and.pred    %p55, %p50, %p54;
     @!%p55 bra  LBB3_40;
     bra.uni     LBB3_39;
 LBB3_39:
-    add.s64     %rd29, %rd24, %rd118;
-    ld.global.u8    %r428, [%rd29];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd31, %rd26, %rd119;
+    ld.global.u8    %r428, [%rd31];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_40:
     shr.u32     %r51, %r217, %r7;
@@ -2674,17 +2662,17 @@ LBB3_40:
     and.b32     %r264, %r57, 4;
     or.b32      %r265, %r263, %r264;
     shl.b32     %r266, %r265, 3;
-    shr.u64     %rd101, %rd15, %r266;
-    cvt.u32.u64     %r267, %rd101;
+    shr.u64     %rd102, %rd18, %r266;
+    cvt.u32.u64     %r267, %rd102;
     and.b32     %r430, %r267, 255;
     setp.eq.s32     %p57, %r265, 7;
     and.pred    %p58, %p50, %p57;
     @!%p58 bra  LBB3_42;
     bra.uni     LBB3_41;
 LBB3_41:
-    add.s64     %rd32, %rd24, %rd118;
-    ld.global.u8    %r430, [%rd32];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd34, %rd26, %rd119;
+    ld.global.u8    %r430, [%rd34];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_42:
     shr.u32     %r50, %r216, %r7;
@@ -2699,17 +2687,17 @@ LBB3_42:
     and.b32     %r284, %r283, 4;
     or.b32      %r285, %r282, %r284;
     shl.b32     %r286, %r285, 3;
-    shr.u64     %rd102, %rd15, %r286;
-    cvt.u32.u64     %r287, %rd102;
+    shr.u64     %rd103, %rd18, %r286;
+    cvt.u32.u64     %r287, %rd103;
     and.b32     %r432, %r287, 255;
     setp.eq.s32     %p60, %r285, 7;
     and.pred    %p61, %p50, %p60;
     @!%p61 bra  LBB3_44;
     bra.uni     LBB3_43;
 LBB3_43:
-    add.s64     %rd35, %rd24, %rd118;
-    ld.global.u8    %r432, [%rd35];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd37, %rd26, %rd119;
+    ld.global.u8    %r432, [%rd37];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_44:
     and.b32     %r229, %r50, 1;
@@ -2732,17 +2720,17 @@ LBB3_44:
     and.b32     %r305, %r304, 4;
     or.b32      %r306, %r303, %r305;
     shl.b32     %r307, %r306, 3;
-    shr.u64     %rd103, %rd15, %r307;
-    cvt.u32.u64     %r308, %rd103;
+    shr.u64     %rd104, %rd18, %r307;
+    cvt.u32.u64     %r308, %rd104;
     and.b32     %r434, %r308, 255;
     setp.eq.s32     %p63, %r306, 7;
     and.pred    %p64, %p50, %p63;
     @!%p64 bra  LBB3_46;
     bra.uni     LBB3_45;
 LBB3_45:
-    add.s64     %rd38, %rd24, %rd118;
-    ld.global.u8    %r434, [%rd38];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd40, %rd26, %rd119;
+    ld.global.u8    %r434, [%rd40];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_46:
     shr.u32     %r53, %r219, %r7;
@@ -2773,17 +2761,17 @@ LBB3_46:
     and.b32     %r326, %r325, 4;
     or.b32      %r327, %r324, %r326;
     shl.b32     %r328, %r327, 3;
-    shr.u64     %rd104, %rd15, %r328;
-    cvt.u32.u64     %r329, %rd104;
+    shr.u64     %rd105, %rd18, %r328;
+    cvt.u32.u64     %r329, %rd105;
     and.b32     %r436, %r329, 255;
     setp.eq.s32     %p66, %r327, 7;
     and.pred    %p67, %p50, %p66;
     @!%p67 bra  LBB3_48;
     bra.uni     LBB3_47;
 LBB3_47:
-    add.s64     %rd41, %rd24, %rd118;
-    ld.global.u8    %r436, [%rd41];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd43, %rd26, %rd119;
+    ld.global.u8    %r436, [%rd43];
+    cvt.u64.u32     %rd119, %r427;
     add.s32     %r427, %r427, 1;
 LBB3_48:
     or.b32      %r235, %r234, %r232;
@@ -2819,17 +2807,17 @@ LBB3_48:
     and.b32     %r347, %r346, 4;
     or.b32      %r348, %r345, %r347;
     shl.b32     %r349, %r348, 3;
-    shr.u64     %rd105, %rd15, %r349;
-    cvt.u32.u64     %r350, %rd105;
+    shr.u64     %rd106, %rd18, %r349;
+    cvt.u32.u64     %r350, %rd106;
     and.b32     %r437, %r350, 255;
     setp.eq.s32     %p69, %r348, 7;
     and.pred    %p70, %p50, %p69;
     @!%p70 bra  LBB3_50;
     bra.uni     LBB3_49;
 LBB3_49:
-    add.s64     %rd44, %rd24, %rd118;
-    ld.global.u8    %r437, [%rd44];
-    cvt.u64.u32     %rd118, %r427;
+    add.s64     %rd46, %rd26, %rd119;
+    ld.global.u8    %r437, [%rd46];
+    cvt.u64.u32     %rd119, %r427;
 LBB3_50:
     and.b32     %r237, %r236, 128;
     or.b32      %r240, %r235, %r239;
@@ -2863,16 +2851,16 @@ LBB3_50:
     and.b32     %r368, %r367, 4;
     or.b32      %r369, %r366, %r368;
     shl.b32     %r370, %r369, 3;
-    shr.u64     %rd106, %rd15, %r370;
-    cvt.u32.u64     %r371, %rd106;
+    shr.u64     %rd107, %rd18, %r370;
+    cvt.u32.u64     %r371, %rd107;
     and.b32     %r438, %r371, 255;
     setp.eq.s32     %p72, %r369, 7;
     and.pred    %p73, %p50, %p72;
     @!%p73 bra  LBB3_52;
     bra.uni     LBB3_51;
 LBB3_51:
-    add.s64     %rd47, %rd24, %rd118;
-    ld.global.u8    %r438, [%rd47];
+    add.s64     %rd49, %rd26, %rd119;
+    ld.global.u8    %r438, [%rd49];
 LBB3_52:
     or.b32      %r67, %r240, %r237;
     or.b32      %r74, %r259, %r256;
@@ -2893,59 +2881,59 @@ LBB3_52:
     or.b32      %r381, %r378, %r380;
     and.b32     %r382, %r53, 128;
     or.b32      %r109, %r381, %r382;
-    cvt.u64.u32     %rd107, %r54;
-    add.s64     %rd48, %rd9, %rd107;
+    cvt.u64.u32     %rd108, %r54;
+    add.s64     %rd50, %rd10, %rd108;
     add.s32     %r383, %r54, 8;
     setp.le.u32     %p74, %r383, %r13;
     @%p74 bra   LBB3_54;
-    st.global.u8    [%rd48], %r67;
+    st.global.u8    [%rd50], %r67;
     or.b32      %r396, %r54, 1;
     setp.lt.u32     %p75, %r396, %r13;
     @%p75 bra   LBB3_26;
     bra.uni     LBB3_27;
 LBB3_26:
     cvt.u16.u32     %rs7, %r74;
-    st.global.u8    [%rd48+1], %rs7;
+    st.global.u8    [%rd50+1], %rs7;
 LBB3_27:
     or.b32      %r397, %r54, 2;
     setp.ge.u32     %p76, %r397, %r13;
     @%p76 bra   LBB3_29;
     cvt.u16.u32     %rs1, %r81;
-    st.global.u8    [%rd48+2], %rs1;
+    st.global.u8    [%rd50+2], %rs1;
 LBB3_29:
     or.b32      %r398, %r54, 3;
     setp.ge.u32     %p77, %r398, %r13;
     @%p77 bra   LBB3_31;
     cvt.u16.u32     %rs2, %r88;
-    st.global.u8    [%rd48+3], %rs2;
+    st.global.u8    [%rd50+3], %rs2;
 LBB3_31:
     or.b32      %r399, %r54, 4;
     setp.ge.u32     %p78, %r399, %r13;
     @%p78 bra   LBB3_33;
     cvt.u16.u32     %rs3, %r95;
-    st.global.u8    [%rd48+4], %rs3;
+    st.global.u8    [%rd50+4], %rs3;
 LBB3_33:
     or.b32      %r400, %r54, 5;
     setp.ge.u32     %p79, %r400, %r13;
     @%p79 bra   LBB3_35;
     cvt.u16.u32     %rs4, %r101;
-    st.global.u8    [%rd48+5], %rs4;
+    st.global.u8    [%rd50+5], %rs4;
 LBB3_35:
     or.b32      %r401, %r54, 6;
     setp.ge.u32     %p80, %r401, %r13;
     @%p80 bra   LBB3_37;
     cvt.u16.u32     %rs5, %r105;
-    st.global.u8    [%rd48+6], %rs5;
+    st.global.u8    [%rd50+6], %rs5;
 LBB3_37:
     or.b32      %r402, %r54, 7;
     setp.ge.u32     %p81, %r402, %r13;
     @%p81 bra   LBB3_55;
     cvt.u16.u32     %rs6, %r109;
-    st.global.u8    [%rd48+7], %rs6;
+    st.global.u8    [%rd50+7], %rs6;
     bra.uni     LBB3_55;
 LBB3_56:
     setp.eq.s32     %p96, %r4, 0;
-    setp.ne.s64     %p97, %rd52, 0;
+    setp.ne.s64     %p97, %rd54, 0;
     not.pred    %p98, %p103;
     and.pred    %p99, %p97, %p98;
     and.pred    %p100, %p99, %p96;
@@ -2953,7 +2941,7 @@ LBB3_56:
     bra.uni     LBB3_57;
 LBB3_57:
     mov.u32     %r412, 1;
-    st.global.u32   [%rd52], %r412;
+    st.global.u32   [%rd54], %r412;
     bra.uni     LBB3_58;
 LBB3_59:
     ret;
@@ -2969,20 +2957,20 @@ LBB3_59:
     .reg .pred  %p<104>;
     .reg .b16   %rs<9>;
     .reg .b32   %r<410>;
-    .reg .b64   %rd<121>;
+    .reg .b64   %rd<122>;
     .shared .align 4 .b8 sh_unpack_f8_e5m2_$_sums[32];
-    ld.param.u64    %rd50, [sh_unpack_f8_e5m2_param_2];
-    add.s64     %rd54, %rd50, 8191;
-    shr.u64     %rd55, %rd54, 13;
-    cvt.u32.u64     %r1, %rd55;
+    ld.param.u64    %rd52, [sh_unpack_f8_e5m2_param_2];
+    add.s64     %rd56, %rd52, 8191;
+    shr.u64     %rd57, %rd56, 13;
+    cvt.u32.u64     %r1, %rd57;
     mov.u32     %r385, %ctaid.x;
     setp.ge.u32     %p4, %r385, %r1;
     @%p4 bra    LBB4_59;
-    ld.param.u64    %rd52, [sh_unpack_f8_e5m2_param_4];
-    ld.param.u64    %rd51, [sh_unpack_f8_e5m2_param_3];
-    ld.param.u64    %rd49, [sh_unpack_f8_e5m2_param_0];
-    mov.b64     %rd53, sh_unpack_f8_e5m2_param_1;
-    mov.u64     %rd1, %rd53;
+    ld.param.u64    %rd54, [sh_unpack_f8_e5m2_param_4];
+    ld.param.u64    %rd53, [sh_unpack_f8_e5m2_param_3];
+    ld.param.u64    %rd51, [sh_unpack_f8_e5m2_param_0];
+    mov.b64     %rd55, sh_unpack_f8_e5m2_param_1;
+    mov.u64     %rd1, %rd55;
     mov.u32     %r2, %nctaid.x;
     mov.u32     %r4, %tid.x;
     shr.s32     %r110, %r4, 31;
@@ -2994,9 +2982,9 @@ LBB3_59:
     and.b32     %r5, %r4, 31;
     shr.u32     %r115, %r4, 5;
     cvt.u64.u32     %rd3, %r4;
-    mul.wide.u32    %rd57, %r115, 4;
-    mov.u64     %rd58, sh_unpack_f8_e5m2_$_sums;
-    add.s64     %rd4, %rd58, %rd57;
+    mul.wide.u32    %rd59, %r115, 4;
+    mov.u64     %rd60, sh_unpack_f8_e5m2_$_sums;
+    add.s64     %rd4, %rd60, %rd59;
     bfe.u32     %r6, %r4, 2, 3;
     shl.b32     %r116, %r4, 3;
     and.b32     %r7, %r116, 24;
@@ -3006,12 +2994,11 @@ LBB3_59:
     not.b32     %r9, %r118;
     mov.u32     %r119, 255;
     shl.b32     %r10, %r119, %r7;
-    mul.wide.u32    %rd59, %r4, 16;
-    add.s64     %rd5, %rd51, %rd59;
-    add.s64     %rd6, %rd59, 16;
+    mul.wide.u32    %rd5, %r4, 16;
+    add.s64     %rd6, %rd53, %rd5;
     mov.pred    %p5, 0;
     mov.pred    %p92, -1;
-    shl.b64     %rd78, %rd3, 2;
+    shl.b64     %rd79, %rd3, 2;
     setp.ne.s32     %p33, %r5, 31;
     setp.lt.u32     %p34, %r5, 16;
     bra.uni     LBB4_2;
@@ -3023,18 +3010,18 @@ LBB4_58:
     bra.uni     LBB4_59;
 LBB4_2:
     shr.u32     %r122, %r385, 5;
-    mul.wide.u32    %rd63, %r122, 4;
-    add.s64     %rd64, %rd1, %rd63;
-    ld.param.u32    %r123, [%rd64];
-    cvt.u64.u32     %rd65, %r123;
-    ld.param.u32    %rd67, [%rd64+4];
-    sub.s64     %rd68, %rd67, %rd65;
-    shl.b64     %rd12, %rd68, 4;
-    setp.lt.u64     %p6, %rd12, 64;
+    mul.wide.u32    %rd64, %r122, 4;
+    add.s64     %rd65, %rd1, %rd64;
+    ld.param.u32    %r123, [%rd65];
+    cvt.u64.u32     %rd66, %r123;
+    ld.param.u32    %rd68, [%rd65+4];
+    sub.s64     %rd69, %rd68, %rd66;
+    shl.b64     %rd13, %rd69, 4;
+    setp.lt.u64     %p6, %rd13, 64;
     mov.pred    %p102, %p5;
     @%p6 bra    LBB4_5;
-    mul.wide.u32    %rd66, %r123, 16;
-    add.s64     %rd11, %rd49, %rd66;
+    mul.wide.u32    %rd67, %r123, 16;
+    add.s64     %rd12, %rd51, %rd67;
     and.b32     %r14, %r385, 31;
     cvt.u32.u64     %r125, %rd2;
     setp.lt.u32     %p8, %r125, 16;
@@ -3042,9 +3029,9 @@ LBB4_2:
     setp.lt.u32     %p10, %r125, 4;
     setp.lt.u32     %p11, %r125, 2;
     setp.eq.s32     %p12, %r125, 0;
-    shl.b64     %rd69, %rd2, 1;
-    add.s64     %rd70, %rd11, %rd69;
-    ld.global.u16   %r126, [%rd70];
+    shl.b64     %rd70, %rd2, 1;
+    add.s64     %rd71, %rd12, %rd70;
+    ld.global.u16   %r126, [%rd71];
     shfl.sync.up.b32    %r127, %r126, 1, 0, -1;
     selp.b32    %r128, 0, %r127, %p12;
     add.s32     %r129, %r128, %r126;
@@ -3064,9 +3051,10 @@ LBB4_2:
     shfl.sync.idx.b32   %r17, %r141, %r14, 31, -1;
     shfl.sync.idx.b32   %r18, %r126, %r14, 31, -1;
     sub.s32     %r142, %r17, %r18;
-    mul.wide.u32    %rd71, %r142, 16;
-    add.s64     %rd72, %rd11, %rd71;
-    add.s64     %rd110, %rd72, 64;
+    mul.wide.u32    %rd72, %r142, 16;
+    add.s64     %rd73, %rd12, %rd72;
+    add.s64     %rd111, %rd73, 64;
+    add.s64     %rd110, %rd73, 80;
     setp.eq.s32     %p13, %r18, 0;
     mov.u32     %r387, 0;
     mov.pred    %p102, %p5;
@@ -3074,9 +3062,9 @@ LBB4_2:
     add.s32     %r15, %r385, 1;
     setp.ne.s32     %p14, %r15, %r1;
     shl.b32     %r387, %r18, 4;
-    mul.wide.u32    %rd73, %r16, 16;
-    add.s64     %rd74, %rd73, 64;
-    setp.eq.s64     %p15, %rd74, %rd12;
+    mul.wide.u32    %rd74, %r16, 16;
+    add.s64     %rd75, %rd74, 64;
+    setp.eq.s64     %p15, %rd75, %rd13;
     setp.eq.s32     %p16, %r17, %r16;
     or.pred     %p17, %p14, %p16;
     and.pred    %p102, %p15, %p17;
@@ -3085,11 +3073,11 @@ LBB4_5:
     @!%p102 bra     LBB4_56;
     bra.uni     LBB4_6;
 LBB4_6:
-    mul.wide.u32    %rd60, %r385, 8192;
-    sub.s64     %rd61, %rd50, %rd60;
-    min.u64     %rd62, %rd61, 8192;
-    cvt.u32.u64     %r13, %rd62;
-    ld.global.v4.u32    {%r143, %r21, %r22, %r144}, [%rd110];
+    mul.wide.u32    %rd61, %r385, 8192;
+    sub.s64     %rd62, %rd52, %rd61;
+    min.u64     %rd63, %rd62, 8192;
+    cvt.u32.u64     %r13, %rd63;
+    ld.global.v4.u32    {%r143, %r21, %r22, %r144}, [%rd111];
     setp.ne.s32     %p20, %r144, 0;
     setp.gt.u32     %p21, %r21, 33554431;
     or.pred     %p22, %p20, %p21;
@@ -3097,7 +3085,7 @@ LBB4_6:
     or.pred     %p24, %p22, %p23;
     mov.pred    %p103, %p5;
     @%p24 bra   LBB4_56;
-    add.s64     %rd9, %rd51, %rd60;
+    add.s64     %rd10, %rd53, %rd61;
     setp.gt.u32     %p25, %r21, 16777215;
     @%p25 bra   LBB4_15;
     setp.ne.s32     %p85, %r22, 0;
@@ -3106,41 +3094,39 @@ LBB4_6:
     add.s32     %r375, %r13, 31;
     and.b32     %r376, %r375, 32752;
     setp.ne.s32     %p87, %r387, 0;
-    setp.ne.s32     %p88, %r376, %r387;
+    setp.ne.s32     %p88, %r387, %r376;
     and.pred    %p89, %p87, %p88;
     mov.pred    %p103, %p5;
     @%p89 bra   LBB4_56;
     shr.u32     %r23, %r13, 4;
     setp.le.u32     %p90, %r23, %r4;
     @%p90 bra   LBB4_13;
-    add.s64     %rd112, %rd5, %rd60;
-    add.s64     %rd111, %rd110, %rd6;
+    add.s64     %rd113, %rd6, %rd61;
+    add.s64     %rd112, %rd110, %rd5;
     mov.u32     %r388, %r4;
 LBB4_12:
-    ld.global.v4.u32    {%r377, %r378, %r379, %r380}, [%rd111];
-    st.global.v4.u32    [%rd112], {%r377, %r378, %r379, %r380};
+    ld.global.v4.u32    {%r377, %r378, %r379, %r380}, [%rd112];
+    st.global.v4.u32    [%rd113], {%r377, %r378, %r379, %r380};
     add.s32     %r388, %r388, 256;
+    add.s64     %rd113, %rd113, 4096;
     add.s64     %rd112, %rd112, 4096;
-    add.s64     %rd111, %rd111, 4096;
     setp.lt.u32     %p91, %r388, %r23;
     @%p91 bra   LBB4_12;
 LBB4_13:
     and.b32     %r120, %r13, 16368;
     add.s32     %r121, %r4, %r120;
-    cvt.u64.u32     %rd113, %r121;
+    cvt.u64.u32     %rd114, %r121;
     add.s32     %r382, %r120, %r4;
     setp.ge.u32     %p93, %r382, %r13;
     mov.pred    %p103, %p92;
     @%p93 bra   LBB4_56;
 LBB4_14:
-    add.s64     %rd105, %rd113, 16;
-    and.b64     %rd106, %rd105, 4294967295;
-    add.s64     %rd107, %rd110, %rd106;
-    ld.global.u8    %rs8, [%rd107];
-    add.s64     %rd108, %rd9, %rd113;
-    st.global.u8    [%rd108], %rs8;
-    add.s64     %rd113, %rd113, 256;
-    cvt.u32.u64     %r383, %rd113;
+    add.s64     %rd106, %rd110, %rd114;
+    ld.global.u8    %rs8, [%rd106];
+    add.s64     %rd107, %rd10, %rd114;
+    st.global.u8    [%rd107], %rs8;
+    add.s64     %rd114, %rd114, 256;
+    cvt.u32.u64     %r383, %rd114;
     setp.lt.u32     %p95, %r383, %r13;
     mov.pred    %p103, %p92;
     @%p95 bra   LBB4_14;
@@ -3154,14 +3140,13 @@ LBB4_15:
     add.s32     %r147, %r146, 31;
     and.b32     %r148, %r147, -16;
     setp.ne.s32     %p27, %r387, 0;
-    setp.ne.s32     %p28, %r148, %r387;
+    setp.ne.s32     %p28, %r387, %r148;
     and.pred    %p29, %p27, %p28;
     and.b32     %r149, %r26, 32752;
     setp.gt.u32     %p30, %r148, %r149;
     or.pred     %p31, %p29, %p30;
     mov.pred    %p103, %p5;
     @%p31 bra   LBB4_56;
-    add.s64     %rd23, %rd110, 16;
     shr.u32     %r151, %r26, 5;
     setp.ge.u32     %p32, %r4, %r151;
     mov.u32     %r389, 0;
@@ -3171,32 +3156,32 @@ LBB4_15:
     mov.u32     %r393, %r389;
     mov.u32     %r394, %r389;
     @%p32 bra   LBB4_18;
-    add.s64     %rd79, %rd23, %rd78;
-    ld.global.u32   %r394, [%rd79];
-    cvt.u64.u32     %rd80, %r28;
-    add.s64     %rd81, %rd23, %rd80;
-    add.s64     %rd82, %rd81, %rd78;
-    ld.global.u32   %r393, [%rd82];
+    add.s64     %rd80, %rd110, %rd79;
+    ld.global.u32   %r394, [%rd80];
+    cvt.u64.u32     %rd81, %r28;
+    add.s64     %rd82, %rd110, %rd81;
+    add.s64     %rd83, %rd82, %rd79;
+    ld.global.u32   %r393, [%rd83];
     shr.u32     %r152, %r27, 2;
-    cvt.u64.u32     %rd83, %r152;
-    add.s64     %rd84, %rd23, %rd83;
-    add.s64     %rd85, %rd84, %rd78;
-    ld.global.u32   %r392, [%rd85];
+    cvt.u64.u32     %rd84, %r152;
+    add.s64     %rd85, %rd110, %rd84;
+    add.s64     %rd86, %rd85, %rd79;
+    ld.global.u32   %r392, [%rd86];
     mul.lo.s32  %r153, %r28, 3;
-    cvt.u64.u32     %rd86, %r153;
-    add.s64     %rd87, %rd23, %rd86;
-    add.s64     %rd88, %rd87, %rd78;
-    ld.global.u32   %r391, [%rd88];
+    cvt.u64.u32     %rd87, %r153;
+    add.s64     %rd88, %rd110, %rd87;
+    add.s64     %rd89, %rd88, %rd79;
+    ld.global.u32   %r391, [%rd89];
     shr.u32     %r154, %r27, 1;
-    cvt.u64.u32     %rd89, %r154;
-    add.s64     %rd90, %rd23, %rd89;
-    add.s64     %rd91, %rd90, %rd78;
-    ld.global.u32   %r390, [%rd91];
+    cvt.u64.u32     %rd90, %r154;
+    add.s64     %rd91, %rd110, %rd90;
+    add.s64     %rd92, %rd91, %rd79;
+    ld.global.u32   %r390, [%rd92];
     mul.lo.s32  %r155, %r28, 5;
-    cvt.u64.u32     %rd92, %r155;
-    add.s64     %rd93, %rd23, %rd92;
-    add.s64     %rd94, %rd93, %rd78;
-    ld.global.u32   %r389, [%rd94];
+    cvt.u64.u32     %rd93, %r155;
+    add.s64     %rd94, %rd110, %rd93;
+    add.s64     %rd95, %rd94, %rd79;
+    ld.global.u32   %r389, [%rd95];
 LBB4_18:
     setp.lt.u32     %p35, %r5, 8;
     setp.lt.u32     %p36, %r5, 4;
@@ -3243,10 +3228,10 @@ LBB4_20:
     mov.pred    %p103, %p5;
     @%p48 bra   LBB4_56;
     and.b32     %r145, %r21, 16777215;
-    cvt.u64.u32     %rd75, %r143;
-    cvt.u64.u32     %rd76, %r145;
-    shl.b64     %rd77, %rd76, 32;
-    or.b64      %rd15, %rd77, %rd75;
+    cvt.u64.u32     %rd76, %r143;
+    cvt.u64.u32     %rd77, %r145;
+    shl.b64     %rd78, %rd77, 32;
+    or.b64      %rd18, %rd78, %rd76;
     setp.gt.u32     %p40, %r4, 255;
     setp.gt.u32     %p41, %r4, 223;
     setp.gt.u32     %p42, %r4, 191;
@@ -3272,8 +3257,8 @@ LBB4_20:
     add.s32     %r197, %r193, %r196;
     selp.b32    %r200, %r199, 0, %p40;
     add.s32     %r45, %r197, %r200;
-    cvt.u64.u32     %rd95, %r29;
-    add.s64     %rd24, %rd23, %rd95;
+    cvt.u64.u32     %rd96, %r29;
+    add.s64     %rd26, %rd110, %rd96;
     mov.u32     %r395, 0;
     bra.uni     LBB4_22;
 LBB4_54:
@@ -3289,7 +3274,7 @@ LBB4_54:
     or.b32      %r365, %r363, %r364;
     shl.b32     %r366, %r106, 24;
     or.b32      %r367, %r365, %r366;
-    st.global.v2.u32    [%rd48], {%r361, %r367};
+    st.global.v2.u32    [%rd50], {%r361, %r367};
 LBB4_55:
     add.s32     %r395, %r395, 8;
     setp.ne.s32     %p83, %r395, 32;
@@ -3328,19 +3313,19 @@ LBB4_22:
     and.b32     %r220, %r219, 4;
     or.b32      %r221, %r218, %r220;
     shl.b32     %r222, %r221, 3;
-    shr.u64     %rd96, %rd15, %r222;
-    cvt.u32.u64     %r223, %rd96;
+    shr.u64     %rd97, %rd18, %r222;
+    cvt.u32.u64     %r223, %rd97;
     and.b32     %r397, %r223, 255;
     setp.eq.s32     %p51, %r221, 7;
     and.pred    %p52, %p50, %p51;
     add.s32     %r398, %r55, 1;
-    cvt.u64.u32     %rd115, %r55;
+    cvt.u64.u32     %rd116, %r55;
     @%p52 bra   LBB4_24;
     bra.uni     LBB4_25;
 LBB4_24:
-    add.s64     %rd26, %rd24, %rd115;
-    ld.global.u8    %r397, [%rd26];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd28, %rd26, %rd116;
+    ld.global.u8    %r397, [%rd28];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_25:
     bfe.u32     %r233, %r52, 1, 1;
@@ -3350,17 +3335,17 @@ LBB4_25:
     and.b32     %r237, %r236, 4;
     or.b32      %r238, %r235, %r237;
     shl.b32     %r239, %r238, 3;
-    shr.u64     %rd97, %rd15, %r239;
-    cvt.u32.u64     %r240, %rd97;
+    shr.u64     %rd98, %rd18, %r239;
+    cvt.u32.u64     %r240, %rd98;
     and.b32     %r399, %r240, 255;
     setp.eq.s32     %p54, %r238, 7;
     and.pred    %p55, %p50, %p54;
     @!%p55 bra  LBB4_40;
     bra.uni     LBB4_39;
 LBB4_39:
-    add.s64     %rd29, %rd24, %rd115;
-    ld.global.u8    %r399, [%rd29];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd31, %rd26, %rd116;
+    ld.global.u8    %r399, [%rd31];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_40:
     bfe.u32     %r249, %r52, 2, 1;
@@ -3370,17 +3355,17 @@ LBB4_40:
     and.b32     %r253, %r54, 4;
     or.b32      %r254, %r252, %r253;
     shl.b32     %r255, %r254, 3;
-    shr.u64     %rd98, %rd15, %r255;
-    cvt.u32.u64     %r256, %rd98;
+    shr.u64     %rd99, %rd18, %r255;
+    cvt.u32.u64     %r256, %rd99;
     and.b32     %r401, %r256, 255;
     setp.eq.s32     %p57, %r254, 7;
     and.pred    %p58, %p50, %p57;
     @!%p58 bra  LBB4_42;
     bra.uni     LBB4_41;
 LBB4_41:
-    add.s64     %rd32, %rd24, %rd115;
-    ld.global.u8    %r401, [%rd32];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd34, %rd26, %rd116;
+    ld.global.u8    %r401, [%rd34];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_42:
     shr.u32     %r49, %r213, %r7;
@@ -3392,17 +3377,17 @@ LBB4_42:
     and.b32     %r271, %r270, 4;
     or.b32      %r272, %r269, %r271;
     shl.b32     %r273, %r272, 3;
-    shr.u64     %rd99, %rd15, %r273;
-    cvt.u32.u64     %r274, %rd99;
+    shr.u64     %rd100, %rd18, %r273;
+    cvt.u32.u64     %r274, %rd100;
     and.b32     %r403, %r274, 255;
     setp.eq.s32     %p60, %r272, 7;
     and.pred    %p61, %p50, %p60;
     @!%p61 bra  LBB4_44;
     bra.uni     LBB4_43;
 LBB4_43:
-    add.s64     %rd35, %rd24, %rd115;
-    ld.global.u8    %r403, [%rd35];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd37, %rd26, %rd116;
+    ld.global.u8    %r403, [%rd37];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_44:
     shr.u32     %r48, %r212, %r7;
@@ -3417,17 +3402,17 @@ LBB4_44:
     and.b32     %r289, %r288, 4;
     or.b32      %r290, %r287, %r289;
     shl.b32     %r291, %r290, 3;
-    shr.u64     %rd100, %rd15, %r291;
-    cvt.u32.u64     %r292, %rd100;
+    shr.u64     %rd101, %rd18, %r291;
+    cvt.u32.u64     %r292, %rd101;
     and.b32     %r405, %r292, 255;
     setp.eq.s32     %p63, %r290, 7;
     and.pred    %p64, %p50, %p63;
     @!%p64 bra  LBB4_46;
     bra.uni     LBB4_45;
 LBB4_45:
-    add.s64     %rd38, %rd24, %rd115;
-    ld.global.u8    %r405, [%rd38];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd40, %rd26, %rd116;
+    ld.global.u8    %r405, [%rd40];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_46:
     shr.u32     %r50, %r214, %r7;
@@ -3455,17 +3440,17 @@ LBB4_46:
     and.b32     %r307, %r306, 4;
     or.b32      %r308, %r305, %r307;
     shl.b32     %r309, %r308, 3;
-    shr.u64     %rd101, %rd15, %r309;
-    cvt.u32.u64     %r310, %rd101;
+    shr.u64     %rd102, %rd18, %r309;
+    cvt.u32.u64     %r310, %rd102;
     and.b32     %r407, %r310, 255;
     setp.eq.s32     %p66, %r308, 7;
     and.pred    %p67, %p50, %p66;
     @!%p67 bra  LBB4_48;
     bra.uni     LBB4_47;
 LBB4_47:
-    add.s64     %rd41, %rd24, %rd115;
-    ld.global.u8    %r407, [%rd41];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd43, %rd26, %rd116;
+    ld.global.u8    %r407, [%rd43];
+    cvt.u64.u32     %rd116, %r398;
     add.s32     %r398, %r398, 1;
 LBB4_48:
     or.b32      %r227, %r226, %r224;
@@ -3498,17 +3483,17 @@ LBB4_48:
     and.b32     %r325, %r324, 4;
     or.b32      %r326, %r323, %r325;
     shl.b32     %r327, %r326, 3;
-    shr.u64     %rd102, %rd15, %r327;
-    cvt.u32.u64     %r328, %rd102;
+    shr.u64     %rd103, %rd18, %r327;
+    cvt.u32.u64     %r328, %rd103;
     and.b32     %r408, %r328, 255;
     setp.eq.s32     %p69, %r326, 7;
     and.pred    %p70, %p50, %p69;
     @!%p70 bra  LBB4_50;
     bra.uni     LBB4_49;
 LBB4_49:
-    add.s64     %rd44, %rd24, %rd115;
-    ld.global.u8    %r408, [%rd44];
-    cvt.u64.u32     %rd115, %r398;
+    add.s64     %rd46, %rd26, %rd116;
+    ld.global.u8    %r408, [%rd46];
+    cvt.u64.u32     %rd116, %r398;
 LBB4_50:
     and.b32     %r229, %r228, 128;
     or.b32      %r232, %r227, %r231;
@@ -3539,16 +3524,16 @@ LBB4_50:
     and.b32     %r343, %r342, 4;
     or.b32      %r344, %r341, %r343;
     shl.b32     %r345, %r344, 3;
-    shr.u64     %rd103, %rd15, %r345;
-    cvt.u32.u64     %r346, %rd103;
+    shr.u64     %rd104, %rd18, %r345;
+    cvt.u32.u64     %r346, %rd104;
     and.b32     %r409, %r346, 255;
     setp.eq.s32     %p72, %r344, 7;
     and.pred    %p73, %p50, %p72;
     @!%p73 bra  LBB4_52;
     bra.uni     LBB4_51;
 LBB4_51:
-    add.s64     %rd47, %rd24, %rd115;
-    ld.global.u8    %r409, [%rd47];
+    add.s64     %rd49, %rd26, %rd116;
+    ld.global.u8    %r409, [%rd49];
 LBB4_52:
     or.b32      %r64, %r232, %r229;
     or.b32      %r71, %r248, %r245;
@@ -3566,59 +3551,59 @@ LBB4_52:
     or.b32      %r353, %r350, %r352;
     and.b32     %r354, %r50, 128;
     or.b32      %r106, %r353, %r354;
-    cvt.u64.u32     %rd104, %r51;
-    add.s64     %rd48, %rd9, %rd104;
+    cvt.u64.u32     %rd105, %r51;
+    add.s64     %rd50, %rd10, %rd105;
     add.s32     %r355, %r51, 8;
     setp.le.u32     %p74, %r355, %r13;
     @%p74 bra   LBB4_54;
-    st.global.u8    [%rd48], %r64;
+    st.global.u8    [%rd50], %r64;
     or.b32      %r368, %r51, 1;
     setp.lt.u32     %p75, %r368, %r13;
     @%p75 bra   LBB4_26;
     bra.uni     LBB4_27;
 LBB4_26:
     cvt.u16.u32     %rs7, %r71;
-    st.global.u8    [%rd48+1], %rs7;
+    st.global.u8    [%rd50+1], %rs7;
 LBB4_27:
     or.b32      %r369, %r51, 2;
     setp.ge.u32     %p76, %r369, %r13;
     @%p76 bra   LBB4_29;
     cvt.u16.u32     %rs1, %r78;
-    st.global.u8    [%rd48+2], %rs1;
+    st.global.u8    [%rd50+2], %rs1;
 LBB4_29:
     or.b32      %r370, %r51, 3;
     setp.ge.u32     %p77, %r370, %r13;
     @%p77 bra   LBB4_31;
     cvt.u16.u32     %rs2, %r85;
-    st.global.u8    [%rd48+3], %rs2;
+    st.global.u8    [%rd50+3], %rs2;
 LBB4_31:
     or.b32      %r371, %r51, 4;
     setp.ge.u32     %p78, %r371, %r13;
     @%p78 bra   LBB4_33;
     cvt.u16.u32     %rs3, %r92;
-    st.global.u8    [%rd48+4], %rs3;
+    st.global.u8    [%rd50+4], %rs3;
 LBB4_33:
     or.b32      %r372, %r51, 5;
     setp.ge.u32     %p79, %r372, %r13;
     @%p79 bra   LBB4_35;
     cvt.u16.u32     %rs4, %r98;
-    st.global.u8    [%rd48+5], %rs4;
+    st.global.u8    [%rd50+5], %rs4;
 LBB4_35:
     or.b32      %r373, %r51, 6;
     setp.ge.u32     %p80, %r373, %r13;
     @%p80 bra   LBB4_37;
     cvt.u16.u32     %rs5, %r102;
-    st.global.u8    [%rd48+6], %rs5;
+    st.global.u8    [%rd50+6], %rs5;
 LBB4_37:
     or.b32      %r374, %r51, 7;
     setp.ge.u32     %p81, %r374, %r13;
     @%p81 bra   LBB4_55;
     cvt.u16.u32     %rs6, %r106;
-    st.global.u8    [%rd48+7], %rs6;
+    st.global.u8    [%rd50+7], %rs6;
     bra.uni     LBB4_55;
 LBB4_56:
     setp.eq.s32     %p96, %r4, 0;
-    setp.ne.s64     %p97, %rd52, 0;
+    setp.ne.s64     %p97, %rd54, 0;
     not.pred    %p98, %p103;
     and.pred    %p99, %p97, %p98;
     and.pred    %p100, %p99, %p96;
@@ -3626,7 +3611,7 @@ LBB4_56:
     bra.uni     LBB4_57;
 LBB4_57:
     mov.u32     %r384, 1;
-    st.global.u32   [%rd52], %r384;
+    st.global.u32   [%rd54], %r384;
     bra.uni     LBB4_58;
 LBB4_59:
     ret;

@@ -6,7 +6,7 @@
 
 // Unpacks all tiles, by any number of groups of threads.
 #define UNPACK_TILES(name, mantissa_bits, exponent_bits, element_bytes)                                                \
-    kernel void name(global const uchar* from, ulong elements, global uchar* to) {                                     \
+    kernel void name(global const uchar* bodies, global const uchar* headers, ulong elements, global uchar* to) {       \
         local uint sums[AT_ONCE][LANES / WARP];                                                                        \
         const struct format format = {mantissa_bits, exponent_bits, element_bytes};                                    \
         const ulong tiles = (elements + TILE_ELEMENTS - 1) / TILE_ELEMENTS;                                            \
@@ -14,7 +14,8 @@
         for (ulong index = __nvvm_read_ptx_sreg_ctaid_x() * AT_ONCE + own; index < tiles; index += groups) {           \
             const ulong left = elements - index * TILE_ELEMENTS;                                                       \
             struct tile tile;                                                                                          \
-            tile.bytes = from + index * (TILE_HEADER + TILE_ELEMENTS * element_bytes);                                 \
+            tile.header = headers + index * TILE_HEADER;                                                               \
+            tile.body = bodies + index * TILE_ELEMENTS * element_bytes;                                                \
             tile.size = 0;                                                                                             \
             tile.elements = left < TILE_ELEMENTS ? left : TILE_ELEMENTS;                                               \
             unpack(format, tile, to + index * TILE_ELEMENTS * element_bytes, sums[own]);                               \

@@ -8,18 +8,19 @@ constexpr char kUnpackTilesProgram[] = R"(
 .visible .entry sh_unpack_tiles_bf16(
     .param .u64 sh_unpack_tiles_bf16_param_0,
     .param .u64 sh_unpack_tiles_bf16_param_1,
-    .param .u64 sh_unpack_tiles_bf16_param_2
+    .param .u64 sh_unpack_tiles_bf16_param_2,
+    .param .u64 sh_unpack_tiles_bf16_param_3
 )
 .maxntid 1024, 1, 1
 {
     .reg .pred  %p<66>;
     .reg .b16   %rs<16>;
     .reg .b32   %r<342>;
-    .reg .b64   %rd<135>;
+    .reg .b64   %rd<134>;
     .shared .align 4 .b8 sh_unpack_tiles_bf16_$_sums[128];
-    ld.param.u64    %rd67, [sh_unpack_tiles_bf16_param_1];
-    add.s64     %rd69, %rd67, 8191;
-    shr.u64     %rd1, %rd69, 13;
+    ld.param.u64    %rd69, [sh_unpack_tiles_bf16_param_2];
+    add.s64     %rd71, %rd69, 8191;
+    shr.u64     %rd1, %rd71, 13;
     mov.u32     %r100, %tid.x;
     shr.s32     %r101, %r100, 31;
     shr.u32     %r102, %r101, 24;
@@ -28,23 +29,24 @@ constexpr char kUnpackTilesProgram[] = R"(
     mov.u32     %r104, %ctaid.x;
     shl.b32     %r105, %r104, 2;
     add.s32     %r106, %r105, %r2;
-    cvt.u64.u32     %rd123, %r106;
-    setp.le.u64     %p1, %rd1, %rd123;
+    cvt.u64.u32     %rd122, %r106;
+    setp.le.u64     %p1, %rd1, %rd122;
     @%p1 bra    LBB0_53;
-    ld.param.u64    %rd68, [sh_unpack_tiles_bf16_param_2];
-    ld.param.u64    %rd66, [sh_unpack_tiles_bf16_param_0];
+    ld.param.u64    %rd70, [sh_unpack_tiles_bf16_param_3];
+    ld.param.u64    %rd68, [sh_unpack_tiles_bf16_param_1];
+    ld.param.u64    %rd67, [sh_unpack_tiles_bf16_param_0];
     mov.u32     %r107, %nctaid.x;
     shl.b32     %r108, %r107, 2;
-    mul.wide.u32    %rd70, %r2, 32;
-    mov.u64     %rd71, sh_unpack_tiles_bf16_$_sums;
-    add.s64     %rd3, %rd71, %rd70;
+    mul.wide.u32    %rd72, %r2, 32;
+    mov.u64     %rd73, sh_unpack_tiles_bf16_$_sums;
+    add.s64     %rd3, %rd73, %rd72;
     shl.b32     %r109, %r2, 8;
     sub.s32     %r3, %r100, %r109;
     and.b32     %r4, %r3, 31;
     shr.u32     %r110, %r3, 5;
     cvt.u64.u32     %rd4, %r3;
-    mul.wide.u32    %rd72, %r110, 4;
-    add.s64     %rd5, %rd3, %rd72;
+    mul.wide.u32    %rd74, %r110, 4;
+    add.s64     %rd5, %rd3, %rd74;
     add.s32     %r5, %r2, 1;
     bfe.u32     %r6, %r3, 2, 3;
     shl.b32     %r111, %r3, 3;
@@ -56,20 +58,17 @@ constexpr char kUnpackTilesProgram[] = R"(
     mov.u32     %r114, 255;
     shl.b32     %r10, %r114, %r7;
     cvt.u64.u32     %rd6, %r108;
-    shl.b64     %rd73, %rd123, 14;
-    mul.wide.u32    %rd74, %r3, 16;
-    add.s64     %rd75, %rd73, %rd74;
-    add.s64     %rd122, %rd68, %rd75;
+    shl.b64     %rd75, %rd122, 14;
+    mul.wide.u32    %rd76, %r3, 16;
+    add.s64     %rd77, %rd75, %rd76;
+    add.s64     %rd121, %rd70, %rd77;
     mul.wide.u32    %rd8, %r108, 16384;
-    mul.lo.s64  %rd76, %rd123, 16400;
-    add.s64     %rd77, %rd76, %rd74;
-    add.s64     %rd78, %rd77, %rd66;
-    add.s64     %rd121, %rd78, 16;
-    mul.wide.u32    %rd10, %r108, 16400;
-    shl.b64     %rd79, %rd123, 13;
-    sub.s64     %rd120, %rd67, %rd79;
-    mul.wide.u32    %rd12, %r108, 8192;
-    add.s64     %rd119, %rd68, %rd73;
+    add.s64     %rd120, %rd67, %rd77;
+    shl.b64     %rd78, %rd122, 13;
+    sub.s64     %rd119, %rd69, %rd78;
+    mul.wide.u32    %rd11, %r108, 8192;
+    add.s64     %rd118, %rd70, %rd75;
+    add.s64     %rd117, %rd67, %rd75;
     shl.b64     %rd89, %rd4, 2;
     setp.ne.s32     %p10, %r4, 31;
     setp.lt.u32     %p11, %r4, 16;
@@ -82,22 +81,23 @@ LBB0_4:
     bra.uni     LBB0_5;
 LBB0_52:
     barrier.sync    %r5, 256;
-    add.s64     %rd123, %rd123, %rd6;
-    add.s64     %rd122, %rd122, %rd8;
-    add.s64     %rd121, %rd121, %rd10;
-    sub.s64     %rd120, %rd120, %rd12;
-    add.s64     %rd119, %rd119, %rd8;
-    setp.lt.u64     %p65, %rd123, %rd1;
+    add.s64     %rd122, %rd122, %rd6;
+    add.s64     %rd121, %rd121, %rd8;
+    add.s64     %rd120, %rd120, %rd8;
+    sub.s64     %rd119, %rd119, %rd11;
+    add.s64     %rd118, %rd118, %rd8;
+    add.s64     %rd117, %rd117, %rd8;
+    setp.lt.u64     %p65, %rd122, %rd1;
     @%p65 bra   LBB0_2;
     bra.uni     LBB0_53;
 LBB0_2:
-    shl.b64     %rd81, %rd123, 13;
-    sub.s64     %rd82, %rd67, %rd81;
-    mul.lo.s64  %rd83, %rd123, 16400;
-    add.s64     %rd20, %rd66, %rd83;
-    min.u64     %rd84, %rd82, 8192;
-    cvt.u32.u64     %r11, %rd84;
-    ld.global.v4.u32    {%r119, %r12, %r13, %r120}, [%rd20];
+    shl.b64     %rd80, %rd122, 13;
+    sub.s64     %rd81, %rd69, %rd80;
+    shl.b64     %rd82, %rd122, 4;
+    add.s64     %rd83, %rd68, %rd82;
+    min.u64     %rd85, %rd81, 8192;
+    cvt.u32.u64     %r11, %rd85;
+    ld.global.v4.u32    {%r119, %r12, %r13, %r120}, [%rd83];
     setp.ne.s32     %p2, %r120, 0;
     setp.gt.u32     %p3, %r12, 33554431;
     or.pred     %p4, %p2, %p3;
@@ -113,29 +113,30 @@ LBB0_8:
     shr.u32     %r20, %r19, 3;
     mul.lo.s32  %r21, %r20, 3;
     or.b32      %r122, %r18, 31;
-    add.s32     %r123, %r21, %r122;
+    add.s32     %r123, %r122, %r21;
     add.s32     %r124, %r123, %r13;
     and.b32     %r125, %r124, -16;
     add.s32     %r126, %r18, %r11;
     and.b32     %r127, %r126, 65520;
     setp.gt.u32     %p8, %r125, %r127;
     @%p8 bra    LBB0_52;
-    add.s64     %rd29, %rd20, 16;
+    shl.b64     %rd84, %rd122, 14;
+    add.s64     %rd21, %rd67, %rd84;
     shr.u32     %r129, %r18, 5;
     setp.ge.u32     %p9, %r3, %r129;
     mov.u32     %r324, 0;
     mov.u32     %r325, %r324;
     mov.u32     %r326, %r324;
     @%p9 bra    LBB0_11;
-    add.s64     %rd90, %rd29, %rd89;
+    add.s64     %rd90, %rd21, %rd89;
     ld.global.u32   %r326, [%rd90];
     cvt.u64.u32     %rd91, %r20;
-    add.s64     %rd92, %rd29, %rd91;
+    add.s64     %rd92, %rd21, %rd91;
     add.s64     %rd93, %rd92, %rd89;
     ld.global.u32   %r325, [%rd93];
     shr.u32     %r130, %r19, 2;
     cvt.u64.u32     %rd94, %r130;
-    add.s64     %rd95, %rd29, %rd94;
+    add.s64     %rd95, %rd21, %rd94;
     add.s64     %rd96, %rd95, %rd89;
     ld.global.u32   %r324, [%rd96];
 LBB0_11:
@@ -180,13 +181,12 @@ LBB0_13:
     add.s32     %r176, %r173, %r174;
     setp.ne.s32     %p24, %r176, %r13;
     @%p24 bra   LBB0_52;
-    shl.b64     %rd85, %rd123, 14;
-    add.s64     %rd21, %rd68, %rd85;
+    add.s64     %rd22, %rd70, %rd84;
     cvt.u64.u32     %rd86, %r119;
     and.b32     %r121, %r12, 16777215;
     cvt.u64.u32     %rd87, %r121;
     shl.b64     %rd88, %rd87, 32;
-    or.b64      %rd22, %rd88, %rd86;
+    or.b64      %rd23, %rd88, %rd86;
     setp.gt.u32     %p16, %r3, 255;
     setp.gt.u32     %p17, %r3, 223;
     setp.gt.u32     %p18, %r3, 191;
@@ -213,7 +213,7 @@ LBB0_13:
     selp.b32    %r175, %r174, 0, %p16;
     add.s32     %r31, %r172, %r175;
     cvt.u64.u32     %rd97, %r21;
-    add.s64     %rd30, %rd29, %rd97;
+    add.s64     %rd30, %rd21, %rd97;
     cvt.u64.u32     %rd98, %r19;
     add.s64     %rd31, %rd30, %rd98;
     mov.u32     %r327, 0;
@@ -258,13 +258,13 @@ LBB0_15:
     @%p26 bra   LBB0_18;
     bra.uni     LBB0_17;
 LBB0_18:
-    ld.global.u64   %rd127, [%rd33];
+    ld.global.u64   %rd126, [%rd33];
     bra.uni     LBB0_19;
 LBB0_17:
     ld.global.u32   %rd99, [%rd33];
     ld.global.u32   %rd100, [%rd33+4];
     shl.b64     %rd101, %rd100, 32;
-    or.b64      %rd127, %rd101, %rd99;
+    or.b64      %rd126, %rd101, %rd99;
 LBB0_19:
     and.b32     %r39, %r37, %r10;
     setp.ne.s32     %p27, %r39, 0;
@@ -276,19 +276,19 @@ LBB0_19:
     and.b32     %r192, %r191, 4;
     or.b32      %r193, %r190, %r192;
     shl.b32     %r194, %r193, 3;
-    shr.u64     %rd102, %rd22, %r194;
+    shr.u64     %rd102, %rd23, %r194;
     cvt.u32.u64     %r195, %rd102;
     and.b32     %r329, %r195, 255;
     setp.eq.s32     %p28, %r193, 7;
     and.pred    %p29, %p27, %p28;
     add.s32     %r328, %r38, 1;
-    cvt.u64.u32     %rd128, %r38;
+    cvt.u64.u32     %rd127, %r38;
     @%p29 bra   LBB0_20;
     bra.uni     LBB0_21;
 LBB0_20:
-    add.s64     %rd38, %rd31, %rd128;
+    add.s64     %rd38, %rd31, %rd127;
     ld.global.u8    %r329, [%rd38];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_21:
     bfe.u32     %r200, %r34, 1, 1;
@@ -298,7 +298,7 @@ LBB0_21:
     and.b32     %r204, %r203, 4;
     or.b32      %r205, %r202, %r204;
     shl.b32     %r206, %r205, 3;
-    shr.u64     %rd103, %rd22, %r206;
+    shr.u64     %rd103, %rd23, %r206;
     cvt.u32.u64     %r207, %rd103;
     and.b32     %r331, %r207, 255;
     setp.eq.s32     %p31, %r205, 7;
@@ -306,9 +306,9 @@ LBB0_21:
     @!%p32 bra  LBB0_36;
     bra.uni     LBB0_35;
 LBB0_35:
-    add.s64     %rd41, %rd31, %rd128;
+    add.s64     %rd41, %rd31, %rd127;
     ld.global.u8    %r331, [%rd41];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_36:
     bfe.u32     %r211, %r34, 2, 1;
@@ -318,7 +318,7 @@ LBB0_36:
     and.b32     %r215, %r36, 4;
     or.b32      %r216, %r214, %r215;
     shl.b32     %r217, %r216, 3;
-    shr.u64     %rd104, %rd22, %r217;
+    shr.u64     %rd104, %rd23, %r217;
     cvt.u32.u64     %r218, %rd104;
     and.b32     %r333, %r218, 255;
     setp.eq.s32     %p34, %r216, 7;
@@ -326,9 +326,9 @@ LBB0_36:
     @!%p35 bra  LBB0_38;
     bra.uni     LBB0_37;
 LBB0_37:
-    add.s64     %rd44, %rd31, %rd128;
+    add.s64     %rd44, %rd31, %rd127;
     ld.global.u8    %r333, [%rd44];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_38:
     bfe.u32     %r223, %r34, 3, 1;
@@ -339,7 +339,7 @@ LBB0_38:
     and.b32     %r228, %r227, 4;
     or.b32      %r229, %r226, %r228;
     shl.b32     %r230, %r229, 3;
-    shr.u64     %rd105, %rd22, %r230;
+    shr.u64     %rd105, %rd23, %r230;
     cvt.u32.u64     %r231, %rd105;
     and.b32     %r335, %r231, 255;
     setp.eq.s32     %p37, %r229, 7;
@@ -347,9 +347,9 @@ LBB0_38:
     @!%p38 bra  LBB0_40;
     bra.uni     LBB0_39;
 LBB0_39:
-    add.s64     %rd47, %rd31, %rd128;
+    add.s64     %rd47, %rd31, %rd127;
     ld.global.u8    %r335, [%rd47];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_40:
     bfe.u32     %r236, %r34, 4, 1;
@@ -360,7 +360,7 @@ LBB0_40:
     and.b32     %r241, %r240, 4;
     or.b32      %r242, %r239, %r241;
     shl.b32     %r243, %r242, 3;
-    shr.u64     %rd106, %rd22, %r243;
+    shr.u64     %rd106, %rd23, %r243;
     cvt.u32.u64     %r244, %rd106;
     and.b32     %r337, %r244, 255;
     setp.eq.s32     %p40, %r242, 7;
@@ -368,9 +368,9 @@ LBB0_40:
     @!%p41 bra  LBB0_42;
     bra.uni     LBB0_41;
 LBB0_41:
-    add.s64     %rd50, %rd31, %rd128;
+    add.s64     %rd50, %rd31, %rd127;
     ld.global.u8    %r337, [%rd50];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_42:
     bfe.u32     %r250, %r34, 5, 1;
@@ -381,7 +381,7 @@ LBB0_42:
     and.b32     %r255, %r254, 4;
     or.b32      %r256, %r253, %r255;
     shl.b32     %r257, %r256, 3;
-    shr.u64     %rd108, %rd22, %r257;
+    shr.u64     %rd108, %rd23, %r257;
     cvt.u32.u64     %r258, %rd108;
     and.b32     %r339, %r258, 255;
     setp.eq.s32     %p43, %r256, 7;
@@ -389,12 +389,12 @@ LBB0_42:
     @!%p44 bra  LBB0_44;
     bra.uni     LBB0_43;
 LBB0_43:
-    add.s64     %rd53, %rd31, %rd128;
+    add.s64     %rd53, %rd31, %rd127;
     ld.global.u8    %r339, [%rd53];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
     add.s32     %r328, %r328, 1;
 LBB0_44:
-    cvt.u32.u64     %r47, %rd127;
+    cvt.u32.u64     %r47, %rd126;
     and.b32     %r196, %r47, 127;
     shl.b32     %r197, %r329, 7;
     shl.b32     %r198, %r47, 8;
@@ -406,12 +406,12 @@ LBB0_44:
     bfe.u32     %r232, %r47, 24, 7;
     shl.b32     %r233, %r335, 7;
     shr.u32     %r234, %r47, 16;
-    shr.u64     %rd107, %rd127, 32;
+    shr.u64     %rd107, %rd126, 32;
     cvt.u32.u64     %r245, %rd107;
     and.b32     %r246, %r245, 127;
     shl.b32     %r247, %r337, 7;
     shl.b32     %r248, %r245, 8;
-    shr.u64     %rd109, %rd127, 40;
+    shr.u64     %rd109, %rd126, 40;
     cvt.u32.u64     %r259, %rd109;
     and.b32     %r260, %r259, 127;
     shl.b32     %r261, %r339, 7;
@@ -424,7 +424,7 @@ LBB0_44:
     and.b32     %r269, %r268, 4;
     or.b32      %r270, %r267, %r269;
     shl.b32     %r271, %r270, 3;
-    shr.u64     %rd110, %rd22, %r271;
+    shr.u64     %rd110, %rd23, %r271;
     cvt.u32.u64     %r272, %rd110;
     and.b32     %r340, %r272, 255;
     setp.eq.s32     %p46, %r270, 7;
@@ -432,9 +432,9 @@ LBB0_44:
     @!%p47 bra  LBB0_46;
     bra.uni     LBB0_45;
 LBB0_45:
-    add.s64     %rd56, %rd31, %rd128;
+    add.s64     %rd56, %rd31, %rd127;
     ld.global.u8    %r340, [%rd56];
-    cvt.u64.u32     %rd128, %r328;
+    cvt.u64.u32     %rd127, %r328;
 LBB0_46:
     or.b32      %r48, %r196, %r197;
     and.b32     %r199, %r198, 32768;
@@ -448,7 +448,7 @@ LBB0_46:
     and.b32     %r249, %r248, 32768;
     or.b32      %r87, %r260, %r261;
     and.b32     %r263, %r262, 32768;
-    shr.u64     %rd111, %rd127, 48;
+    shr.u64     %rd111, %rd126, 48;
     cvt.u32.u64     %r273, %rd111;
     and.b32     %r274, %r273, 127;
     shl.b32     %r275, %r340, 7;
@@ -463,7 +463,7 @@ LBB0_46:
     and.b32     %r283, %r282, 4;
     or.b32      %r284, %r281, %r283;
     shl.b32     %r285, %r284, 3;
-    shr.u64     %rd112, %rd22, %r285;
+    shr.u64     %rd112, %rd23, %r285;
     cvt.u32.u64     %r286, %rd112;
     and.b32     %r341, %r286, 255;
     setp.eq.s32     %p49, %r284, 7;
@@ -471,7 +471,7 @@ LBB0_46:
     @!%p50 bra  LBB0_48;
     bra.uni     LBB0_47;
 LBB0_47:
-    add.s64     %rd59, %rd31, %rd128;
+    add.s64     %rd59, %rd31, %rd127;
     ld.global.u8    %r341, [%rd59];
 LBB0_48:
     or.b32      %r49, %r48, %r199;
@@ -481,7 +481,7 @@ LBB0_48:
     or.b32      %r81, %r80, %r249;
     or.b32      %r88, %r87, %r263;
     or.b32      %r93, %r92, %r277;
-    shr.u64     %rd113, %rd127, 56;
+    shr.u64     %rd113, %rd126, 56;
     cvt.u32.u64     %r287, %rd113;
     and.b32     %r288, %r287, 127;
     shl.b32     %r289, %r341, 7;
@@ -490,7 +490,7 @@ LBB0_48:
     and.b32     %r291, %r290, 32768;
     or.b32      %r98, %r97, %r291;
     shl.b64     %rd114, %rd32, 1;
-    add.s64     %rd60, %rd21, %rd114;
+    add.s64     %rd60, %rd22, %rd114;
     add.s32     %r292, %r33, 8;
     setp.le.u32     %p51, %r292, %r11;
     @%p51 bra   LBB0_50;
@@ -565,39 +565,37 @@ LBB0_33:
 LBB0_5:
     shr.u32     %r15, %r11, 3;
     setp.le.u32     %p61, %r15, %r3;
+    mov.u64     %rd123, %rd120;
     mov.u64     %rd124, %rd121;
-    mov.u64     %rd125, %rd122;
     mov.u32     %r323, %r3;
     @%p61 bra   LBB0_6;
 LBB0_54:
-    ld.global.v4.u32    {%r316, %r317, %r318, %r319}, [%rd124];
-    st.global.v4.u32    [%rd125], {%r316, %r317, %r318, %r319};
+    ld.global.v4.u32    {%r316, %r317, %r318, %r319}, [%rd123];
+    st.global.v4.u32    [%rd124], {%r316, %r317, %r318, %r319};
     add.s32     %r323, %r323, 256;
-    add.s64     %rd125, %rd125, 4096;
     add.s64     %rd124, %rd124, 4096;
+    add.s64     %rd123, %rd123, 4096;
     setp.lt.u32     %p62, %r323, %r15;
     @%p62 bra   LBB0_54;
 LBB0_6:
-    min.u64     %rd80, %rd120, 8192;
-    cvt.u32.u64     %r115, %rd80;
+    min.u64     %rd79, %rd119, 8192;
+    cvt.u32.u64     %r115, %rd79;
     shl.b32     %r116, %r115, 1;
     and.b32     %r117, %r116, 32752;
     add.s32     %r118, %r3, %r117;
-    cvt.u64.u32     %rd126, %r118;
+    cvt.u64.u32     %rd125, %r118;
     shl.b32     %r14, %r11, 1;
     and.b32     %r320, %r14, 32752;
     add.s32     %r321, %r320, %r3;
     setp.ge.u32     %p63, %r321, %r14;
     @%p63 bra   LBB0_52;
 LBB0_7:
-    add.s64     %rd115, %rd126, 16;
-    and.b64     %rd116, %rd115, 4294967295;
-    add.s64     %rd117, %rd20, %rd116;
-    ld.global.u8    %rs15, [%rd117];
-    add.s64     %rd118, %rd119, %rd126;
-    st.global.u8    [%rd118], %rs15;
-    add.s64     %rd126, %rd126, 256;
-    cvt.u32.u64     %r322, %rd126;
+    add.s64     %rd115, %rd117, %rd125;
+    ld.global.u8    %rs15, [%rd115];
+    add.s64     %rd116, %rd118, %rd125;
+    st.global.u8    [%rd116], %rs15;
+    add.s64     %rd125, %rd125, 256;
+    cvt.u32.u64     %r322, %rd125;
     setp.lt.u32     %p64, %r322, %r14;
     @%p64 bra   LBB0_7;
     bra.uni     LBB0_52;
@@ -607,18 +605,19 @@ LBB0_53:
 .visible .entry sh_unpack_tiles_f16(
     .param .u64 sh_unpack_tiles_f16_param_0,
     .param .u64 sh_unpack_tiles_f16_param_1,
-    .param .u64 sh_unpack_tiles_f16_param_2
+    .param .u64 sh_unpack_tiles_f16_param_2,
+    .param .u64 sh_unpack_tiles_f16_param_3
 )
 .maxntid 1024, 1, 1
 {
     .reg .pred  %p<66>;
     .reg .b16   %rs<16>;
     .reg .b32   %r<418>;
-    .reg .b64   %rd<144>;
+    .reg .b64   %rd<143>;
     .shared .align 4 .b8 sh_unpack_tiles_f16_$_sums[128];
-    ld.param.u64    %rd71, [sh_unpack_tiles_f16_param_1];
-    add.s64     %rd73, %rd71, 8191;
-    shr.u64     %rd1, %rd73, 13;
+    ld.param.u64    %rd73, [sh_unpack_tiles_f16_param_2];
+    add.s64     %rd75, %rd73, 8191;
+    shr.u64     %rd1, %rd75, 13;
     mov.u32     %r104, %tid.x;
     shr.s32     %r105, %r104, 31;
     shr.u32     %r106, %r105, 24;
@@ -627,23 +626,24 @@ LBB0_53:
     mov.u32     %r108, %ctaid.x;
     shl.b32     %r109, %r108, 2;
     add.s32     %r110, %r109, %r2;
-    cvt.u64.u32     %rd132, %r110;
-    setp.le.u64     %p1, %rd1, %rd132;
+    cvt.u64.u32     %rd131, %r110;
+    setp.le.u64     %p1, %rd1, %rd131;
     @%p1 bra    LBB1_53;
-    ld.param.u64    %rd72, [sh_unpack_tiles_f16_param_2];
-    ld.param.u64    %rd70, [sh_unpack_tiles_f16_param_0];
+    ld.param.u64    %rd74, [sh_unpack_tiles_f16_param_3];
+    ld.param.u64    %rd72, [sh_unpack_tiles_f16_param_1];
+    ld.param.u64    %rd71, [sh_unpack_tiles_f16_param_0];
     mov.u32     %r111, %nctaid.x;
     shl.b32     %r112, %r111, 2;
-    mul.wide.u32    %rd74, %r2, 32;
-    mov.u64     %rd75, sh_unpack_tiles_f16_$_sums;
-    add.s64     %rd3, %rd75, %rd74;
+    mul.wide.u32    %rd76, %r2, 32;
+    mov.u64     %rd77, sh_unpack_tiles_f16_$_sums;
+    add.s64     %rd3, %rd77, %rd76;
     shl.b32     %r113, %r2, 8;
     sub.s32     %r3, %r104, %r113;
     and.b32     %r4, %r3, 31;
     shr.u32     %r114, %r3, 5;
     cvt.u64.u32     %rd4, %r3;
-    mul.wide.u32    %rd76, %r114, 4;
-    add.s64     %rd5, %rd3, %rd76;
+    mul.wide.u32    %rd78, %r114, 4;
+    add.s64     %rd5, %rd3, %rd78;
     add.s32     %r5, %r2, 1;
     bfe.u32     %r6, %r3, 2, 3;
     shl.b32     %r115, %r3, 3;
@@ -655,20 +655,17 @@ LBB0_53:
     mov.u32     %r118, 255;
     shl.b32     %r10, %r118, %r7;
     cvt.u64.u32     %rd6, %r112;
-    shl.b64     %rd77, %rd132, 14;
-    mul.wide.u32    %rd78, %r3, 16;
-    add.s64     %rd79, %rd77, %rd78;
-    add.s64     %rd131, %rd72, %rd79;
+    shl.b64     %rd79, %rd131, 14;
+    mul.wide.u32    %rd80, %r3, 16;
+    add.s64     %rd81, %rd79, %rd80;
+    add.s64     %rd130, %rd74, %rd81;
     mul.wide.u32    %rd8, %r112, 16384;
-    mul.lo.s64  %rd80, %rd132, 16400;
-    add.s64     %rd81, %rd80, %rd78;
-    add.s64     %rd82, %rd81, %rd70;
-    add.s64     %rd130, %rd82, 16;
-    mul.wide.u32    %rd10, %r112, 16400;
-    shl.b64     %rd83, %rd132, 13;
-    sub.s64     %rd129, %rd71, %rd83;
-    mul.wide.u32    %rd12, %r112, 8192;
-    add.s64     %rd128, %rd72, %rd77;
+    add.s64     %rd129, %rd71, %rd81;
+    shl.b64     %rd82, %rd131, 13;
+    sub.s64     %rd128, %rd73, %rd82;
+    mul.wide.u32    %rd11, %r112, 8192;
+    add.s64     %rd127, %rd74, %rd79;
+    add.s64     %rd126, %rd71, %rd79;
     shl.b64     %rd93, %rd4, 2;
     setp.ne.s32     %p10, %r4, 31;
     setp.lt.u32     %p11, %r4, 16;
@@ -681,22 +678,23 @@ LBB1_4:
     bra.uni     LBB1_5;
 LBB1_52:
     barrier.sync    %r5, 256;
-    add.s64     %rd132, %rd132, %rd6;
-    add.s64     %rd131, %rd131, %rd8;
-    add.s64     %rd130, %rd130, %rd10;
-    sub.s64     %rd129, %rd129, %rd12;
-    add.s64     %rd128, %rd128, %rd8;
-    setp.lt.u64     %p65, %rd132, %rd1;
+    add.s64     %rd131, %rd131, %rd6;
+    add.s64     %rd130, %rd130, %rd8;
+    add.s64     %rd129, %rd129, %rd8;
+    sub.s64     %rd128, %rd128, %rd11;
+    add.s64     %rd127, %rd127, %rd8;
+    add.s64     %rd126, %rd126, %rd8;
+    setp.lt.u64     %p65, %rd131, %rd1;
     @%p65 bra   LBB1_2;
     bra.uni     LBB1_53;
 LBB1_2:
-    shl.b64     %rd85, %rd132, 13;
-    sub.s64     %rd86, %rd71, %rd85;
-    mul.lo.s64  %rd87, %rd132, 16400;
-    add.s64     %rd20, %rd70, %rd87;
-    min.u64     %rd88, %rd86, 8192;
-    cvt.u32.u64     %r11, %rd88;
-    ld.global.v4.u32    {%r123, %r12, %r13, %r124}, [%rd20];
+    shl.b64     %rd84, %rd131, 13;
+    sub.s64     %rd85, %rd73, %rd84;
+    shl.b64     %rd86, %rd131, 4;
+    add.s64     %rd87, %rd72, %rd86;
+    min.u64     %rd89, %rd85, 8192;
+    cvt.u32.u64     %r11, %rd89;
+    ld.global.v4.u32    {%r123, %r12, %r13, %r124}, [%rd87];
     setp.ne.s32     %p2, %r124, 0;
     setp.gt.u32     %p3, %r12, 33554431;
     or.pred     %p4, %p2, %p3;
@@ -712,14 +710,15 @@ LBB1_8:
     shr.u32     %r20, %r19, 3;
     mul.lo.s32  %r21, %r20, 6;
     or.b32      %r126, %r18, 31;
-    add.s32     %r127, %r21, %r126;
+    add.s32     %r127, %r126, %r21;
     add.s32     %r128, %r127, %r13;
     and.b32     %r129, %r128, -16;
     add.s32     %r130, %r18, %r11;
     and.b32     %r131, %r130, 65520;
     setp.gt.u32     %p8, %r129, %r131;
     @%p8 bra    LBB1_52;
-    add.s64     %rd29, %rd20, 16;
+    shl.b64     %rd88, %rd131, 14;
+    add.s64     %rd21, %rd71, %rd88;
     shr.u32     %r133, %r18, 5;
     setp.ge.u32     %p9, %r3, %r133;
     mov.u32     %r397, 0;
@@ -729,30 +728,30 @@ LBB1_8:
     mov.u32     %r401, %r397;
     mov.u32     %r402, %r397;
     @%p9 bra    LBB1_11;
-    add.s64     %rd94, %rd29, %rd93;
+    add.s64     %rd94, %rd21, %rd93;
     ld.global.u32   %r402, [%rd94];
     cvt.u64.u32     %rd95, %r20;
-    add.s64     %rd96, %rd29, %rd95;
+    add.s64     %rd96, %rd21, %rd95;
     add.s64     %rd97, %rd96, %rd93;
     ld.global.u32   %r401, [%rd97];
     shr.u32     %r134, %r19, 2;
     cvt.u64.u32     %rd98, %r134;
-    add.s64     %rd99, %rd29, %rd98;
+    add.s64     %rd99, %rd21, %rd98;
     add.s64     %rd100, %rd99, %rd93;
     ld.global.u32   %r400, [%rd100];
     mul.lo.s32  %r135, %r20, 3;
     cvt.u64.u32     %rd101, %r135;
-    add.s64     %rd102, %rd29, %rd101;
+    add.s64     %rd102, %rd21, %rd101;
     add.s64     %rd103, %rd102, %rd93;
     ld.global.u32   %r399, [%rd103];
     shr.u32     %r136, %r19, 1;
     cvt.u64.u32     %rd104, %r136;
-    add.s64     %rd105, %rd29, %rd104;
+    add.s64     %rd105, %rd21, %rd104;
     add.s64     %rd106, %rd105, %rd93;
     ld.global.u32   %r398, [%rd106];
     mul.lo.s32  %r137, %r20, 5;
     cvt.u64.u32     %rd107, %r137;
-    add.s64     %rd108, %rd29, %rd107;
+    add.s64     %rd108, %rd21, %rd107;
     add.s64     %rd109, %rd108, %rd93;
     ld.global.u32   %r397, [%rd109];
 LBB1_11:
@@ -800,10 +799,9 @@ LBB1_13:
     and.b32     %r125, %r12, 16777215;
     cvt.u64.u32     %rd90, %r123;
     cvt.u64.u32     %rd91, %r125;
-    shl.b64     %rd89, %rd132, 14;
-    add.s64     %rd21, %rd72, %rd89;
+    add.s64     %rd22, %rd74, %rd88;
     shl.b64     %rd92, %rd91, 32;
-    or.b64      %rd22, %rd92, %rd90;
+    or.b64      %rd23, %rd92, %rd90;
     setp.gt.u32     %p16, %r3, 255;
     setp.gt.u32     %p17, %r3, 223;
     setp.gt.u32     %p18, %r3, 191;
@@ -830,7 +828,7 @@ LBB1_13:
     selp.b32    %r182, %r181, 0, %p16;
     add.s32     %r37, %r179, %r182;
     cvt.u64.u32     %rd110, %r21;
-    add.s64     %rd30, %rd29, %rd110;
+    add.s64     %rd30, %rd21, %rd110;
     cvt.u64.u32     %rd111, %r19;
     add.s64     %rd31, %rd30, %rd111;
     mov.u32     %r403, 0;
@@ -878,13 +876,13 @@ LBB1_15:
     @%p26 bra   LBB1_18;
     bra.uni     LBB1_17;
 LBB1_18:
-    ld.global.u64   %rd136, [%rd33];
+    ld.global.u64   %rd135, [%rd33];
     bra.uni     LBB1_19;
 LBB1_17:
     ld.global.u32   %rd112, [%rd33];
     ld.global.u32   %rd113, [%rd33+4];
     shl.b64     %rd114, %rd113, 32;
-    or.b64      %rd136, %rd114, %rd112;
+    or.b64      %rd135, %rd114, %rd112;
 LBB1_19:
     and.b32     %r48, %r39, %r10;
     setp.ne.s32     %p27, %r48, 0;
@@ -896,19 +894,19 @@ LBB1_19:
     and.b32     %r202, %r201, 4;
     or.b32      %r203, %r200, %r202;
     shl.b32     %r204, %r203, 3;
-    shr.u64     %rd115, %rd22, %r204;
+    shr.u64     %rd115, %rd23, %r204;
     cvt.u32.u64     %r205, %rd115;
     and.b32     %r405, %r205, 255;
     setp.eq.s32     %p28, %r203, 7;
     and.pred    %p29, %p27, %p28;
     add.s32     %r404, %r47, 1;
-    cvt.u64.u32     %rd137, %r47;
+    cvt.u64.u32     %rd136, %r47;
     @%p29 bra   LBB1_20;
     bra.uni     LBB1_21;
 LBB1_20:
-    add.s64     %rd38, %rd31, %rd137;
+    add.s64     %rd38, %rd31, %rd136;
     ld.global.u8    %r405, [%rd38];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_21:
     bfe.u32     %r218, %r44, 1, 1;
@@ -918,7 +916,7 @@ LBB1_21:
     and.b32     %r222, %r221, 4;
     or.b32      %r223, %r220, %r222;
     shl.b32     %r224, %r223, 3;
-    shr.u64     %rd116, %rd22, %r224;
+    shr.u64     %rd116, %rd23, %r224;
     cvt.u32.u64     %r225, %rd116;
     and.b32     %r407, %r225, 255;
     setp.eq.s32     %p31, %r223, 7;
@@ -926,9 +924,9 @@ LBB1_21:
     @!%p32 bra  LBB1_36;
     bra.uni     LBB1_35;
 LBB1_35:
-    add.s64     %rd41, %rd31, %rd137;
+    add.s64     %rd41, %rd31, %rd136;
     ld.global.u8    %r407, [%rd41];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_36:
     shr.u32     %r40, %r194, %r7;
@@ -939,7 +937,7 @@ LBB1_36:
     and.b32     %r242, %r46, 4;
     or.b32      %r243, %r241, %r242;
     shl.b32     %r244, %r243, 3;
-    shr.u64     %rd117, %rd22, %r244;
+    shr.u64     %rd117, %rd23, %r244;
     cvt.u32.u64     %r245, %rd117;
     and.b32     %r409, %r245, 255;
     setp.eq.s32     %p34, %r243, 7;
@@ -947,9 +945,9 @@ LBB1_36:
     @!%p35 bra  LBB1_38;
     bra.uni     LBB1_37;
 LBB1_37:
-    add.s64     %rd44, %rd31, %rd137;
+    add.s64     %rd44, %rd31, %rd136;
     ld.global.u8    %r409, [%rd44];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_38:
     shr.u32     %r41, %r195, %r7;
@@ -964,7 +962,7 @@ LBB1_38:
     and.b32     %r263, %r262, 4;
     or.b32      %r264, %r261, %r263;
     shl.b32     %r265, %r264, 3;
-    shr.u64     %rd118, %rd22, %r265;
+    shr.u64     %rd118, %rd23, %r265;
     cvt.u32.u64     %r266, %rd118;
     and.b32     %r411, %r266, 255;
     setp.eq.s32     %p37, %r264, 7;
@@ -972,12 +970,12 @@ LBB1_38:
     @!%p38 bra  LBB1_40;
     bra.uni     LBB1_39;
 LBB1_39:
-    add.s64     %rd47, %rd31, %rd137;
+    add.s64     %rd47, %rd31, %rd136;
     ld.global.u8    %r411, [%rd47];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_40:
-    cvt.u32.u64     %r56, %rd136;
+    cvt.u32.u64     %r56, %rd135;
     and.b32     %r206, %r56, 255;
     and.b32     %r208, %r207, 256;
     shl.b32     %r210, %r41, 9;
@@ -999,7 +997,7 @@ LBB1_40:
     and.b32     %r283, %r282, 4;
     or.b32      %r284, %r281, %r283;
     shl.b32     %r285, %r284, 3;
-    shr.u64     %rd119, %rd22, %r285;
+    shr.u64     %rd119, %rd23, %r285;
     cvt.u32.u64     %r286, %rd119;
     and.b32     %r413, %r286, 255;
     setp.eq.s32     %p40, %r284, 7;
@@ -1007,9 +1005,9 @@ LBB1_40:
     @!%p41 bra  LBB1_42;
     bra.uni     LBB1_41;
 LBB1_41:
-    add.s64     %rd50, %rd31, %rd137;
+    add.s64     %rd50, %rd31, %rd136;
     ld.global.u8    %r413, [%rd50];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_42:
     shr.u32     %r42, %r196, %r7;
@@ -1025,7 +1023,7 @@ LBB1_42:
     or.b32      %r269, %r268, %r80;
     and.b32     %r271, %r270, 512;
     shl.b32     %r275, %r411, 10;
-    shr.u64     %rd53, %rd136, 32;
+    shr.u64     %rd53, %rd135, 32;
     cvt.u32.u64     %r287, %rd53;
     and.b32     %r288, %r287, 255;
     shl.b32     %r289, %r40, 4;
@@ -1042,7 +1040,7 @@ LBB1_42:
     and.b32     %r305, %r304, 4;
     or.b32      %r306, %r303, %r305;
     shl.b32     %r307, %r306, 3;
-    shr.u64     %rd120, %rd22, %r307;
+    shr.u64     %rd120, %rd23, %r307;
     cvt.u32.u64     %r308, %rd120;
     and.b32     %r415, %r308, 255;
     setp.eq.s32     %p43, %r306, 7;
@@ -1050,9 +1048,9 @@ LBB1_42:
     @!%p44 bra  LBB1_44;
     bra.uni     LBB1_43;
 LBB1_43:
-    add.s64     %rd54, %rd31, %rd137;
+    add.s64     %rd54, %rd31, %rd136;
     ld.global.u8    %r415, [%rd54];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
     add.s32     %r404, %r404, 1;
 LBB1_44:
     or.b32      %r212, %r211, %r209;
@@ -1070,7 +1068,7 @@ LBB1_44:
     or.b32      %r294, %r293, %r291;
     shl.b32     %r295, %r42, 11;
     and.b32     %r298, %r297, 31744;
-    shr.u64     %rd57, %rd136, 40;
+    shr.u64     %rd57, %rd135, 40;
     cvt.u32.u64     %r309, %rd57;
     and.b32     %r310, %r309, 255;
     shl.b32     %r311, %r40, 3;
@@ -1090,7 +1088,7 @@ LBB1_44:
     and.b32     %r327, %r326, 4;
     or.b32      %r328, %r325, %r327;
     shl.b32     %r329, %r328, 3;
-    shr.u64     %rd121, %rd22, %r329;
+    shr.u64     %rd121, %rd23, %r329;
     cvt.u32.u64     %r330, %rd121;
     and.b32     %r416, %r330, 255;
     setp.eq.s32     %p46, %r328, 7;
@@ -1098,9 +1096,9 @@ LBB1_44:
     @!%p47 bra  LBB1_46;
     bra.uni     LBB1_45;
 LBB1_45:
-    add.s64     %rd58, %rd31, %rd137;
+    add.s64     %rd58, %rd31, %rd136;
     ld.global.u8    %r416, [%rd58];
-    cvt.u64.u32     %rd137, %r404;
+    cvt.u64.u32     %rd136, %r404;
 LBB1_46:
     and.b32     %r214, %r213, 32768;
     or.b32      %r217, %r212, %r216;
@@ -1114,7 +1112,7 @@ LBB1_46:
     or.b32      %r299, %r294, %r298;
     and.b32     %r318, %r317, 32768;
     or.b32      %r321, %r316, %r320;
-    shr.u64     %rd61, %rd136, 48;
+    shr.u64     %rd61, %rd135, 48;
     cvt.u32.u64     %r331, %rd61;
     and.b32     %r332, %r331, 255;
     shl.b32     %r333, %r40, 2;
@@ -1136,7 +1134,7 @@ LBB1_46:
     and.b32     %r349, %r348, 4;
     or.b32      %r350, %r347, %r349;
     shl.b32     %r351, %r350, 3;
-    shr.u64     %rd122, %rd22, %r351;
+    shr.u64     %rd122, %rd23, %r351;
     cvt.u32.u64     %r352, %rd122;
     and.b32     %r417, %r352, 255;
     setp.eq.s32     %p49, %r350, 7;
@@ -1144,7 +1142,7 @@ LBB1_46:
     @!%p50 bra  LBB1_48;
     bra.uni     LBB1_47;
 LBB1_47:
-    add.s64     %rd62, %rd31, %rd137;
+    add.s64     %rd62, %rd31, %rd136;
     ld.global.u8    %r417, [%rd62];
 LBB1_48:
     or.b32      %r57, %r217, %r214;
@@ -1154,7 +1152,7 @@ LBB1_48:
     or.b32      %r88, %r299, %r296;
     or.b32      %r94, %r321, %r318;
     or.b32      %r98, %r343, %r340;
-    shr.u64     %rd63, %rd136, 56;
+    shr.u64     %rd63, %rd135, 56;
     cvt.u32.u64     %r353, %rd63;
     shl.b32     %r354, %r40, 1;
     and.b32     %r355, %r354, 256;
@@ -1169,11 +1167,11 @@ LBB1_48:
     or.b32      %r364, %r359, %r363;
     or.b32      %r102, %r364, %r361;
     shl.b64     %rd123, %rd32, 1;
-    add.s64     %rd64, %rd21, %rd123;
+    add.s64     %rd64, %rd22, %rd123;
     add.s32     %r365, %r43, 8;
     setp.le.u32     %p51, %r365, %r11;
     @%p51 bra   LBB1_50;
-    st.global.u8    [%rd64], %rd136;
+    st.global.u8    [%rd64], %rd135;
     shr.u32     %r374, %r57, 8;
     st.global.u8    [%rd64+1], %r374;
     or.b32      %r375, %r43, 1;
@@ -1246,39 +1244,37 @@ LBB1_33:
 LBB1_5:
     shr.u32     %r15, %r11, 3;
     setp.le.u32     %p61, %r15, %r3;
+    mov.u64     %rd132, %rd129;
     mov.u64     %rd133, %rd130;
-    mov.u64     %rd134, %rd131;
     mov.u32     %r396, %r3;
     @%p61 bra   LBB1_6;
 LBB1_54:
-    ld.global.v4.u32    {%r389, %r390, %r391, %r392}, [%rd133];
-    st.global.v4.u32    [%rd134], {%r389, %r390, %r391, %r392};
+    ld.global.v4.u32    {%r389, %r390, %r391, %r392}, [%rd132];
+    st.global.v4.u32    [%rd133], {%r389, %r390, %r391, %r392};
     add.s32     %r396, %r396, 256;
-    add.s64     %rd134, %rd134, 4096;
     add.s64     %rd133, %rd133, 4096;
+    add.s64     %rd132, %rd132, 4096;
     setp.lt.u32     %p62, %r396, %r15;
     @%p62 bra   LBB1_54;
 LBB1_6:
-    min.u64     %rd84, %rd129, 8192;
-    cvt.u32.u64     %r119, %rd84;
+    min.u64     %rd83, %rd128, 8192;
+    cvt.u32.u64     %r119, %rd83;
     shl.b32     %r120, %r119, 1;
     and.b32     %r121, %r120, 32752;
     add.s32     %r122, %r3, %r121;
-    cvt.u64.u32     %rd135, %r122;
+    cvt.u64.u32     %rd134, %r122;
     shl.b32     %r14, %r11, 1;
     and.b32     %r393, %r14, 32752;
     add.s32     %r394, %r393, %r3;
     setp.ge.u32     %p63, %r394, %r14;
     @%p63 bra   LBB1_52;
 LBB1_7:
-    add.s64     %rd124, %rd135, 16;
-    and.b64     %rd125, %rd124, 4294967295;
-    add.s64     %rd126, %rd20, %rd125;
-    ld.global.u8    %rs15, [%rd126];
-    add.s64     %rd127, %rd128, %rd135;
-    st.global.u8    [%rd127], %rs15;
-    add.s64     %rd135, %rd135, 256;
-    cvt.u32.u64     %r395, %rd135;
+    add.s64     %rd124, %rd126, %rd134;
+    ld.global.u8    %rs15, [%rd124];
+    add.s64     %rd125, %rd127, %rd134;
+    st.global.u8    [%rd125], %rs15;
+    add.s64     %rd134, %rd134, 256;
+    cvt.u32.u64     %r395, %rd134;
     setp.lt.u32     %p64, %r395, %r14;
     @%p64 bra   LBB1_7;
     bra.uni     LBB1_52;
@@ -1288,7 +1284,8 @@ LBB1_53:
 .visible .entry sh_unpack_tiles_f32(
     .param .u64 sh_unpack_tiles_f32_param_0,
     .param .u64 sh_unpack_tiles_f32_param_1,
-    .param .u64 sh_unpack_tiles_f32_param_2
+    .param .u64 sh_unpack_tiles_f32_param_2,
+    .param .u64 sh_unpack_tiles_f32_param_3
 )
 .maxntid 1024, 1, 1
 {
@@ -1298,12 +1295,12 @@ LBB1_53:
     .reg .pred  %p<75>;
     .reg .b16   %rs<30>;
     .reg .b32   %r<411>;
-    .reg .b64   %rd<167>;
+    .reg .b64   %rd<164>;
     .shared .align 4 .b8 sh_unpack_tiles_f32_$_sums[128];
     mov.u64     %SPL, __local_depot2;
-    ld.param.u64    %rd70, [sh_unpack_tiles_f32_param_1];
-    add.s64     %rd73, %rd70, 8191;
-    shr.u64     %rd2, %rd73, 13;
+    ld.param.u64    %rd69, [sh_unpack_tiles_f32_param_2];
+    add.s64     %rd72, %rd69, 8191;
+    shr.u64     %rd2, %rd72, 13;
     mov.u32     %r112, %tid.x;
     shr.s32     %r113, %r112, 31;
     shr.u32     %r114, %r113, 24;
@@ -1312,24 +1309,25 @@ LBB1_53:
     mov.u32     %r116, %ctaid.x;
     shl.b32     %r117, %r116, 2;
     add.s32     %r118, %r117, %r2;
-    cvt.u64.u32     %rd153, %r118;
-    setp.le.u64     %p1, %rd2, %rd153;
+    cvt.u64.u32     %rd150, %r118;
+    setp.le.u64     %p1, %rd2, %rd150;
     @%p1 bra    LBB2_71;
-    ld.param.u64    %rd71, [sh_unpack_tiles_f32_param_2];
-    ld.param.u64    %rd69, [sh_unpack_tiles_f32_param_0];
+    ld.param.u64    %rd70, [sh_unpack_tiles_f32_param_3];
+    ld.param.u64    %rd68, [sh_unpack_tiles_f32_param_1];
+    ld.param.u64    %rd67, [sh_unpack_tiles_f32_param_0];
     add.u64     %rd1, %SPL, 0;
     mov.u32     %r119, %nctaid.x;
     shl.b32     %r120, %r119, 2;
-    mul.wide.u32    %rd74, %r2, 32;
-    mov.u64     %rd75, sh_unpack_tiles_f32_$_sums;
-    add.s64     %rd4, %rd75, %rd74;
+    mul.wide.u32    %rd73, %r2, 32;
+    mov.u64     %rd74, sh_unpack_tiles_f32_$_sums;
+    add.s64     %rd4, %rd74, %rd73;
     shl.b32     %r121, %r2, 8;
     sub.s32     %r3, %r112, %r121;
     and.b32     %r4, %r3, 31;
     shr.u32     %r122, %r3, 5;
     cvt.u64.u32     %rd5, %r3;
-    mul.wide.u32    %rd76, %r122, 4;
-    add.s64     %rd6, %rd4, %rd76;
+    mul.wide.u32    %rd75, %r122, 4;
+    add.s64     %rd6, %rd4, %rd75;
     add.s32     %r5, %r2, 1;
     bfe.u32     %r6, %r3, 2, 3;
     shl.b32     %r123, %r3, 3;
@@ -1341,17 +1339,15 @@ LBB1_53:
     mov.u32     %r126, 255;
     shl.b32     %r10, %r126, %r7;
     cvt.u64.u32     %rd7, %r120;
-    mul.lo.s64  %rd77, %rd153, 32784;
-    add.s64     %rd152, %rd69, %rd77;
-    mul.wide.u32    %rd9, %r120, 32784;
-    shl.b64     %rd78, %rd153, 13;
-    sub.s64     %rd151, %rd70, %rd78;
+    shl.b64     %rd76, %rd150, 15;
+    add.s64     %rd149, %rd67, %rd76;
+    mul.wide.u32    %rd9, %r120, 32768;
+    shl.b64     %rd77, %rd150, 13;
+    sub.s64     %rd148, %rd69, %rd77;
     mul.wide.u32    %rd11, %r120, 8192;
-    shl.b64     %rd79, %rd153, 15;
-    add.s64     %rd150, %rd71, %rd79;
-    mul.wide.u32    %rd13, %r120, 32768;
-    mul.wide.u32    %rd14, %r3, 16;
-    shl.b64     %rd91, %rd5, 2;
+    add.s64     %rd147, %rd70, %rd76;
+    mul.wide.u32    %rd13, %r3, 16;
+    shl.b64     %rd90, %rd5, 2;
     setp.ne.s32     %p10, %r4, 31;
     setp.lt.u32     %p11, %r4, 16;
     setp.lt.u32     %p12, %r4, 8;
@@ -1363,28 +1359,28 @@ LBB2_4:
     bra.uni     LBB2_5;
 LBB2_70:
     barrier.sync    %r5, 256;
-    add.s64     %rd153, %rd153, %rd7;
-    add.s64     %rd152, %rd152, %rd9;
-    sub.s64     %rd151, %rd151, %rd11;
-    add.s64     %rd150, %rd150, %rd13;
-    setp.lt.u64     %p74, %rd153, %rd2;
+    add.s64     %rd150, %rd150, %rd7;
+    add.s64     %rd149, %rd149, %rd9;
+    sub.s64     %rd148, %rd148, %rd11;
+    add.s64     %rd147, %rd147, %rd9;
+    setp.lt.u64     %p74, %rd150, %rd2;
     @%p74 bra   LBB2_2;
     bra.uni     LBB2_71;
 LBB2_2:
-    shl.b64     %rd83, %rd153, 13;
-    sub.s64     %rd84, %rd70, %rd83;
-    mul.lo.s64  %rd85, %rd153, 32784;
-    add.s64     %rd22, %rd69, %rd85;
-    min.u64     %rd86, %rd84, 8192;
+    shl.b64     %rd81, %rd150, 13;
+    sub.s64     %rd82, %rd69, %rd81;
+    shl.b64     %rd83, %rd150, 4;
+    add.s64     %rd84, %rd68, %rd83;
+    min.u64     %rd86, %rd82, 8192;
     cvt.u32.u64     %r11, %rd86;
-    ld.global.v4.u32    {%r131, %r12, %r13, %r132}, [%rd22];
+    ld.global.v4.u32    {%r131, %r12, %r13, %r132}, [%rd84];
     setp.ne.s32     %p2, %r132, 0;
     setp.gt.u32     %p3, %r12, 33554431;
     or.pred     %p4, %p2, %p3;
     setp.gt.u32     %p5, %r13, %r11;
     or.pred     %p6, %p4, %p5;
     @%p6 bra    LBB2_70;
-    min.u64     %rd80, %rd151, 8192;
+    min.u64     %rd78, %rd148, 8192;
     setp.gt.u32     %p7, %r12, 16777215;
     @%p7 bra    LBB2_8;
     bra.uni     LBB2_4;
@@ -1402,24 +1398,25 @@ LBB2_8:
     and.b32     %r139, %r138, 131056;
     setp.gt.u32     %p8, %r137, %r139;
     @%p8 bra    LBB2_70;
-    add.s64     %rd29, %rd22, 16;
+    shl.b64     %rd85, %rd150, 15;
+    add.s64     %rd21, %rd67, %rd85;
     shr.u32     %r141, %r18, 5;
     setp.ge.u32     %p9, %r3, %r141;
     mov.u32     %r384, 0;
     mov.u32     %r385, %r384;
     mov.u32     %r386, %r384;
     @%p9 bra    LBB2_11;
-    add.s64     %rd92, %rd29, %rd91;
-    ld.global.u32   %r386, [%rd92];
-    cvt.u64.u32     %rd93, %r20;
-    add.s64     %rd94, %rd29, %rd93;
-    add.s64     %rd95, %rd94, %rd91;
-    ld.global.u32   %r385, [%rd95];
+    add.s64     %rd91, %rd21, %rd90;
+    ld.global.u32   %r386, [%rd91];
+    cvt.u64.u32     %rd92, %r20;
+    add.s64     %rd93, %rd21, %rd92;
+    add.s64     %rd94, %rd93, %rd90;
+    ld.global.u32   %r385, [%rd94];
     shr.u32     %r142, %r19, 2;
-    cvt.u64.u32     %rd96, %r142;
-    add.s64     %rd97, %rd29, %rd96;
-    add.s64     %rd98, %rd97, %rd91;
-    ld.global.u32   %r384, [%rd98];
+    cvt.u64.u32     %rd95, %r142;
+    add.s64     %rd96, %rd21, %rd95;
+    add.s64     %rd97, %rd96, %rd90;
+    ld.global.u32   %r384, [%rd97];
 LBB2_11:
     setp.lt.u32     %p14, %r4, 2;
     setp.eq.s32     %p15, %r4, 0;
@@ -1462,17 +1459,16 @@ LBB2_13:
     add.s32     %r188, %r185, %r186;
     setp.ne.s32     %p24, %r188, %r13;
     @%p24 bra   LBB2_70;
-    add.s64     %rd81, %rd80, 31;
-    shr.u64     %rd82, %rd81, 5;
-    mul.lo.s64  %rd20, %rd82, 12;
-    shl.b64     %rd21, %rd82, 5;
-    shl.b64     %rd87, %rd153, 15;
-    add.s64     %rd23, %rd71, %rd87;
-    cvt.u64.u32     %rd88, %r131;
+    add.s64     %rd79, %rd78, 31;
+    shr.u64     %rd80, %rd79, 5;
+    mul.lo.s64  %rd19, %rd80, 12;
+    shl.b64     %rd20, %rd80, 5;
+    add.s64     %rd22, %rd70, %rd85;
+    cvt.u64.u32     %rd87, %r131;
     and.b32     %r133, %r12, 16777215;
-    cvt.u64.u32     %rd89, %r133;
-    shl.b64     %rd90, %rd89, 32;
-    or.b64      %rd24, %rd90, %rd88;
+    cvt.u64.u32     %rd88, %r133;
+    shl.b64     %rd89, %rd88, 32;
+    or.b64      %rd23, %rd89, %rd87;
     setp.gt.u32     %p16, %r3, 255;
     setp.gt.u32     %p17, %r3, 223;
     setp.gt.u32     %p18, %r3, 191;
@@ -1498,15 +1494,15 @@ LBB2_13:
     add.s32     %r184, %r180, %r183;
     selp.b32    %r187, %r186, 0, %p16;
     add.s32     %r32, %r184, %r187;
-    cvt.u64.u32     %rd99, %r21;
-    add.s64     %rd100, %rd29, %rd99;
-    cvt.u64.u32     %rd101, %r22;
-    add.s64     %rd30, %rd100, %rd101;
+    cvt.u64.u32     %rd98, %r21;
+    add.s64     %rd99, %rd21, %rd98;
+    cvt.u64.u32     %rd100, %r22;
+    add.s64     %rd28, %rd99, %rd100;
     mov.u32     %r387, 0;
     bra.uni     LBB2_15;
 LBB2_68:
-    st.global.v4.u32    [%rd64], {%r49, %r58, %r67, %r76};
-    st.global.v4.u32    [%rd64+16], {%r85, %r94, %r103, %r110};
+    st.global.v4.u32    [%rd62], {%r49, %r58, %r67, %r76};
+    st.global.v4.u32    [%rd62+16], {%r85, %r94, %r103, %r110};
 LBB2_69:
     add.s32     %r387, %r387, 1;
     setp.ne.s32     %p68, %r387, 4;
@@ -1532,19 +1528,19 @@ LBB2_15:
     and.b32     %r198, %r38, %r9;
     popc.b32    %r199, %r198;
     add.s32     %r388, %r199, %r197;
-    cvt.u64.u32     %rd31, %r34;
-    add.s64     %rd156, %rd20, %rd31;
-    mov.u64     %rd157, 0;
+    cvt.u64.u32     %rd29, %r34;
+    add.s64     %rd153, %rd19, %rd29;
+    mov.u64     %rd154, 0;
     bra.uni     LBB2_17;
 LBB2_19:
-    add.s64     %rd107, %rd152, %rd156;
-    ld.global.u64   %rd158, [%rd107+16];
+    add.s64     %rd106, %rd149, %rd153;
+    ld.global.u64   %rd155, [%rd106];
 LBB2_20:
-    add.s64     %rd108, %rd1, %rd157;
-    st.local.u64    [%rd108], %rd158;
-    add.s64     %rd157, %rd157, 8;
-    cvt.u32.u64     %r200, %rd157;
-    add.s64     %rd156, %rd156, %rd21;
+    add.s64     %rd107, %rd1, %rd154;
+    st.local.u64    [%rd107], %rd155;
+    add.s64     %rd154, %rd154, 8;
+    cvt.u32.u64     %r200, %rd154;
+    add.s64     %rd153, %rd153, %rd20;
     setp.ne.s32     %p27, %r200, 24;
     @%p27 bra   LBB2_17;
     bra.uni     LBB2_21;
@@ -1552,11 +1548,11 @@ LBB2_17:
     .pragma "nounroll";
     setp.eq.s32     %p26, %r19, 8192;
     @%p26 bra   LBB2_19;
-    add.s64     %rd103, %rd152, %rd156;
-    ld.global.u32   %rd104, [%rd103+16];
-    ld.global.u32   %rd105, [%rd103+20];
-    shl.b64     %rd106, %rd105, 32;
-    or.b64      %rd158, %rd106, %rd104;
+    add.s64     %rd102, %rd149, %rd153;
+    ld.global.u32   %rd103, [%rd102];
+    ld.global.u32   %rd104, [%rd102+4];
+    shl.b64     %rd105, %rd104, 32;
+    or.b64      %rd155, %rd105, %rd103;
     bra.uni     LBB2_20;
 LBB2_21:
     and.b32     %r40, %r38, %r10;
@@ -1569,8 +1565,8 @@ LBB2_21:
     and.b32     %r206, %r205, 4;
     or.b32      %r207, %r204, %r206;
     shl.b32     %r208, %r207, 3;
-    shr.u64     %rd109, %rd24, %r208;
-    cvt.u32.u64     %r209, %rd109;
+    shr.u64     %rd108, %rd23, %r208;
+    cvt.u32.u64     %r209, %rd108;
     and.b32     %r389, %r209, 255;
     setp.eq.s32     %p29, %r207, 7;
     and.pred    %p30, %p28, %p29;
@@ -1578,22 +1574,22 @@ LBB2_21:
     bra.uni     LBB2_23;
 LBB2_22:
     add.s32     %r42, %r388, 1;
-    cvt.u64.u32     %rd110, %r388;
-    add.s64     %rd40, %rd30, %rd110;
-    ld.global.u8    %r389, [%rd40];
+    cvt.u64.u32     %rd109, %r388;
+    add.s64     %rd38, %rd28, %rd109;
+    ld.global.u8    %r389, [%rd38];
     mov.u32     %r388, %r42;
 LBB2_23:
     mov.u32     %r390, 0;
-    mov.u64     %rd159, 0;
+    mov.u64     %rd156, 0;
 LBB2_24:
     .pragma "nounroll";
-    add.s64     %rd112, %rd1, %rd159;
-    ld.local.u8     %r211, [%rd112];
-    cvt.u32.u64     %r212, %rd159;
+    add.s64     %rd111, %rd1, %rd156;
+    ld.local.u8     %r211, [%rd111];
+    cvt.u32.u64     %r212, %rd156;
     shl.b32     %r213, %r211, %r212;
     or.b32      %r390, %r213, %r390;
-    add.s64     %rd159, %rd159, 8;
-    cvt.u32.u64     %r214, %rd159;
+    add.s64     %rd156, %rd156, 8;
+    cvt.u32.u64     %r214, %rd156;
     setp.ne.s32     %p31, %r214, 24;
     @%p31 bra   LBB2_24;
     and.b32     %r215, %r390, 8388607;
@@ -1608,8 +1604,8 @@ LBB2_24:
     and.b32     %r223, %r222, 4;
     or.b32      %r224, %r221, %r223;
     shl.b32     %r225, %r224, 3;
-    shr.u64     %rd113, %rd24, %r225;
-    cvt.u32.u64     %r226, %rd113;
+    shr.u64     %rd112, %rd23, %r225;
+    cvt.u32.u64     %r226, %rd112;
     and.b32     %r392, %r226, 255;
     setp.eq.s32     %p33, %r224, 7;
     and.pred    %p34, %p28, %p33;
@@ -1617,23 +1613,23 @@ LBB2_24:
     bra.uni     LBB2_39;
 LBB2_39:
     add.s32     %r51, %r388, 1;
-    cvt.u64.u32     %rd114, %r388;
-    add.s64     %rd43, %rd30, %rd114;
-    ld.global.u8    %r392, [%rd43];
+    cvt.u64.u32     %rd113, %r388;
+    add.s64     %rd41, %rd28, %rd113;
+    ld.global.u8    %r392, [%rd41];
     mov.u32     %r388, %r51;
 LBB2_40:
     or.b32      %r49, %r48, %r218;
     mov.u32     %r393, 0;
-    mov.u64     %rd160, 0;
+    mov.u64     %rd157, 0;
 LBB2_41:
     .pragma "nounroll";
-    add.s64     %rd116, %rd1, %rd160;
-    ld.local.u8     %r228, [%rd116+1];
-    cvt.u32.u64     %r229, %rd160;
+    add.s64     %rd115, %rd1, %rd157;
+    ld.local.u8     %r228, [%rd115+1];
+    cvt.u32.u64     %r229, %rd157;
     shl.b32     %r230, %r228, %r229;
     or.b32      %r393, %r230, %r393;
-    add.s64     %rd160, %rd160, 8;
-    cvt.u32.u64     %r231, %rd160;
+    add.s64     %rd157, %rd157, 8;
+    cvt.u32.u64     %r231, %rd157;
     setp.ne.s32     %p35, %r231, 24;
     @%p35 bra   LBB2_41;
     and.b32     %r232, %r393, 8388607;
@@ -1648,8 +1644,8 @@ LBB2_41:
     and.b32     %r240, %r37, 4;
     or.b32      %r241, %r239, %r240;
     shl.b32     %r242, %r241, 3;
-    shr.u64     %rd117, %rd24, %r242;
-    cvt.u32.u64     %r243, %rd117;
+    shr.u64     %rd116, %rd23, %r242;
+    cvt.u32.u64     %r243, %rd116;
     and.b32     %r395, %r243, 255;
     setp.eq.s32     %p37, %r241, 7;
     and.pred    %p38, %p28, %p37;
@@ -1657,23 +1653,23 @@ LBB2_41:
     bra.uni     LBB2_43;
 LBB2_43:
     add.s32     %r60, %r388, 1;
-    cvt.u64.u32     %rd118, %r388;
-    add.s64     %rd46, %rd30, %rd118;
-    ld.global.u8    %r395, [%rd46];
+    cvt.u64.u32     %rd117, %r388;
+    add.s64     %rd44, %rd28, %rd117;
+    ld.global.u8    %r395, [%rd44];
     mov.u32     %r388, %r60;
 LBB2_44:
     or.b32      %r58, %r57, %r235;
     mov.u32     %r396, 0;
-    mov.u64     %rd161, 0;
+    mov.u64     %rd158, 0;
 LBB2_45:
     .pragma "nounroll";
-    add.s64     %rd120, %rd1, %rd161;
-    ld.local.u8     %r245, [%rd120+2];
-    cvt.u32.u64     %r246, %rd161;
+    add.s64     %rd119, %rd1, %rd158;
+    ld.local.u8     %r245, [%rd119+2];
+    cvt.u32.u64     %r246, %rd158;
     shl.b32     %r247, %r245, %r246;
     or.b32      %r396, %r247, %r396;
-    add.s64     %rd161, %rd161, 8;
-    cvt.u32.u64     %r248, %rd161;
+    add.s64     %rd158, %rd158, 8;
+    cvt.u32.u64     %r248, %rd158;
     setp.ne.s32     %p39, %r248, 24;
     @%p39 bra   LBB2_45;
     and.b32     %r249, %r396, 8388607;
@@ -1689,8 +1685,8 @@ LBB2_45:
     and.b32     %r258, %r257, 4;
     or.b32      %r259, %r256, %r258;
     shl.b32     %r260, %r259, 3;
-    shr.u64     %rd121, %rd24, %r260;
-    cvt.u32.u64     %r261, %rd121;
+    shr.u64     %rd120, %rd23, %r260;
+    cvt.u32.u64     %r261, %rd120;
     and.b32     %r398, %r261, 255;
     setp.eq.s32     %p41, %r259, 7;
     and.pred    %p42, %p28, %p41;
@@ -1698,23 +1694,23 @@ LBB2_45:
     bra.uni     LBB2_47;
 LBB2_47:
     add.s32     %r69, %r388, 1;
-    cvt.u64.u32     %rd122, %r388;
-    add.s64     %rd49, %rd30, %rd122;
-    ld.global.u8    %r398, [%rd49];
+    cvt.u64.u32     %rd121, %r388;
+    add.s64     %rd47, %rd28, %rd121;
+    ld.global.u8    %r398, [%rd47];
     mov.u32     %r388, %r69;
 LBB2_48:
     or.b32      %r67, %r66, %r252;
     mov.u32     %r399, 0;
-    mov.u64     %rd162, 0;
+    mov.u64     %rd159, 0;
 LBB2_49:
     .pragma "nounroll";
-    add.s64     %rd124, %rd1, %rd162;
-    ld.local.u8     %r263, [%rd124+3];
-    cvt.u32.u64     %r264, %rd162;
+    add.s64     %rd123, %rd1, %rd159;
+    ld.local.u8     %r263, [%rd123+3];
+    cvt.u32.u64     %r264, %rd159;
     shl.b32     %r265, %r263, %r264;
     or.b32      %r399, %r265, %r399;
-    add.s64     %rd162, %rd162, 8;
-    cvt.u32.u64     %r266, %rd162;
+    add.s64     %rd159, %rd159, 8;
+    cvt.u32.u64     %r266, %rd159;
     setp.ne.s32     %p43, %r266, 24;
     @%p43 bra   LBB2_49;
     and.b32     %r267, %r399, 8388607;
@@ -1730,8 +1726,8 @@ LBB2_49:
     and.b32     %r276, %r275, 4;
     or.b32      %r277, %r274, %r276;
     shl.b32     %r278, %r277, 3;
-    shr.u64     %rd125, %rd24, %r278;
-    cvt.u32.u64     %r279, %rd125;
+    shr.u64     %rd124, %rd23, %r278;
+    cvt.u32.u64     %r279, %rd124;
     and.b32     %r401, %r279, 255;
     setp.eq.s32     %p45, %r277, 7;
     and.pred    %p46, %p28, %p45;
@@ -1739,23 +1735,23 @@ LBB2_49:
     bra.uni     LBB2_51;
 LBB2_51:
     add.s32     %r78, %r388, 1;
-    cvt.u64.u32     %rd126, %r388;
-    add.s64     %rd52, %rd30, %rd126;
-    ld.global.u8    %r401, [%rd52];
+    cvt.u64.u32     %rd125, %r388;
+    add.s64     %rd50, %rd28, %rd125;
+    ld.global.u8    %r401, [%rd50];
     mov.u32     %r388, %r78;
 LBB2_52:
     or.b32      %r76, %r75, %r270;
     mov.u32     %r402, 0;
-    mov.u64     %rd163, 0;
+    mov.u64     %rd160, 0;
 LBB2_53:
     .pragma "nounroll";
-    add.s64     %rd128, %rd1, %rd163;
-    ld.local.u8     %r281, [%rd128+4];
-    cvt.u32.u64     %r282, %rd163;
+    add.s64     %rd127, %rd1, %rd160;
+    ld.local.u8     %r281, [%rd127+4];
+    cvt.u32.u64     %r282, %rd160;
     shl.b32     %r283, %r281, %r282;
     or.b32      %r402, %r283, %r402;
-    add.s64     %rd163, %rd163, 8;
-    cvt.u32.u64     %r284, %rd163;
+    add.s64     %rd160, %rd160, 8;
+    cvt.u32.u64     %r284, %rd160;
     setp.ne.s32     %p47, %r284, 24;
     @%p47 bra   LBB2_53;
     and.b32     %r285, %r402, 8388607;
@@ -1771,8 +1767,8 @@ LBB2_53:
     and.b32     %r294, %r293, 4;
     or.b32      %r295, %r292, %r294;
     shl.b32     %r296, %r295, 3;
-    shr.u64     %rd129, %rd24, %r296;
-    cvt.u32.u64     %r297, %rd129;
+    shr.u64     %rd128, %rd23, %r296;
+    cvt.u32.u64     %r297, %rd128;
     and.b32     %r404, %r297, 255;
     setp.eq.s32     %p49, %r295, 7;
     and.pred    %p50, %p28, %p49;
@@ -1780,26 +1776,26 @@ LBB2_53:
     bra.uni     LBB2_55;
 LBB2_55:
     add.s32     %r87, %r388, 1;
-    cvt.u64.u32     %rd130, %r388;
-    add.s64     %rd55, %rd30, %rd130;
-    ld.global.u8    %r404, [%rd55];
+    cvt.u64.u32     %rd129, %r388;
+    add.s64     %rd53, %rd28, %rd129;
+    ld.global.u8    %r404, [%rd53];
     mov.u32     %r388, %r87;
 LBB2_56:
     or.b32      %r85, %r84, %r288;
     mov.u32     %r405, 0;
-    mov.u64     %rd164, 0;
+    mov.u64     %rd161, 0;
 LBB2_57:
     .pragma "nounroll";
-    add.s64     %rd132, %rd1, %rd164;
-    ld.local.u64    %rd133, [%rd132];
-    shr.u64     %rd134, %rd133, 40;
-    cvt.u32.u64     %r299, %rd134;
+    add.s64     %rd131, %rd1, %rd161;
+    ld.local.u64    %rd132, [%rd131];
+    shr.u64     %rd133, %rd132, 40;
+    cvt.u32.u64     %r299, %rd133;
     and.b32     %r300, %r299, 255;
-    cvt.u32.u64     %r301, %rd164;
+    cvt.u32.u64     %r301, %rd161;
     shl.b32     %r302, %r300, %r301;
     or.b32      %r405, %r302, %r405;
-    add.s64     %rd164, %rd164, 8;
-    cvt.u32.u64     %r303, %rd164;
+    add.s64     %rd161, %rd161, 8;
+    cvt.u32.u64     %r303, %rd161;
     setp.ne.s32     %p51, %r303, 24;
     @%p51 bra   LBB2_57;
     and.b32     %r304, %r405, 8388607;
@@ -1815,8 +1811,8 @@ LBB2_57:
     and.b32     %r313, %r312, 4;
     or.b32      %r314, %r311, %r313;
     shl.b32     %r315, %r314, 3;
-    shr.u64     %rd135, %rd24, %r315;
-    cvt.u32.u64     %r316, %rd135;
+    shr.u64     %rd134, %rd23, %r315;
+    cvt.u32.u64     %r316, %rd134;
     and.b32     %r407, %r316, 255;
     setp.eq.s32     %p53, %r314, 7;
     and.pred    %p54, %p28, %p53;
@@ -1824,23 +1820,23 @@ LBB2_57:
     bra.uni     LBB2_59;
 LBB2_59:
     add.s32     %r96, %r388, 1;
-    cvt.u64.u32     %rd136, %r388;
-    add.s64     %rd58, %rd30, %rd136;
-    ld.global.u8    %r407, [%rd58];
+    cvt.u64.u32     %rd135, %r388;
+    add.s64     %rd56, %rd28, %rd135;
+    ld.global.u8    %r407, [%rd56];
     mov.u32     %r388, %r96;
 LBB2_60:
     or.b32      %r94, %r93, %r307;
     mov.u32     %r408, 0;
-    mov.u64     %rd165, 0;
+    mov.u64     %rd162, 0;
 LBB2_61:
     .pragma "nounroll";
-    add.s64     %rd138, %rd1, %rd165;
-    ld.local.u8     %r318, [%rd138+6];
-    cvt.u32.u64     %r319, %rd165;
+    add.s64     %rd137, %rd1, %rd162;
+    ld.local.u8     %r318, [%rd137+6];
+    cvt.u32.u64     %r319, %rd162;
     shl.b32     %r320, %r318, %r319;
     or.b32      %r408, %r320, %r408;
-    add.s64     %rd165, %rd165, 8;
-    cvt.u32.u64     %r321, %rd165;
+    add.s64     %rd162, %rd162, 8;
+    cvt.u32.u64     %r321, %rd162;
     setp.ne.s32     %p55, %r321, 24;
     @%p55 bra   LBB2_61;
     bfe.u32     %r326, %r35, 7, 1;
@@ -1851,17 +1847,17 @@ LBB2_61:
     and.b32     %r331, %r330, 4;
     or.b32      %r332, %r329, %r331;
     shl.b32     %r333, %r332, 3;
-    shr.u64     %rd139, %rd24, %r333;
-    cvt.u32.u64     %r334, %rd139;
+    shr.u64     %rd138, %rd23, %r333;
+    cvt.u32.u64     %r334, %rd138;
     and.b32     %r409, %r334, 255;
     setp.eq.s32     %p57, %r332, 7;
     and.pred    %p58, %p28, %p57;
     @!%p58 bra  LBB2_64;
     bra.uni     LBB2_63;
 LBB2_63:
-    cvt.u64.u32     %rd140, %r388;
-    add.s64     %rd61, %rd30, %rd140;
-    ld.global.u8    %r409, [%rd61];
+    cvt.u64.u32     %rd139, %r388;
+    add.s64     %rd59, %rd28, %rd139;
+    ld.global.u8    %r409, [%rd59];
 LBB2_64:
     and.b32     %r322, %r408, 8388607;
     shl.b32     %r323, %r407, 23;
@@ -1870,16 +1866,16 @@ LBB2_64:
     and.b32     %r325, %r324, -2147483648;
     or.b32      %r103, %r102, %r325;
     mov.u32     %r410, 0;
-    mov.u64     %rd166, 0;
+    mov.u64     %rd163, 0;
 LBB2_65:
     .pragma "nounroll";
-    add.s64     %rd142, %rd1, %rd166;
-    ld.local.u8     %r336, [%rd142+7];
-    cvt.u32.u64     %r337, %rd166;
+    add.s64     %rd141, %rd1, %rd163;
+    ld.local.u8     %r336, [%rd141+7];
+    cvt.u32.u64     %r337, %rd163;
     shl.b32     %r338, %r336, %r337;
     or.b32      %r410, %r338, %r410;
-    add.s64     %rd166, %rd166, 8;
-    cvt.u32.u64     %r339, %rd166;
+    add.s64     %rd163, %rd163, 8;
+    cvt.u32.u64     %r339, %rd163;
     setp.ne.s32     %p59, %r339, 24;
     @%p59 bra   LBB2_65;
     and.b32     %r340, %r410, 8388607;
@@ -1888,18 +1884,18 @@ LBB2_65:
     shl.b32     %r342, %r410, 8;
     and.b32     %r343, %r342, -2147483648;
     or.b32      %r110, %r109, %r343;
-    shl.b64     %rd143, %rd31, 2;
-    add.s64     %rd64, %rd23, %rd143;
+    shl.b64     %rd142, %rd29, 2;
+    add.s64     %rd62, %rd22, %rd142;
     add.s32     %r344, %r34, 8;
     setp.le.u32     %p60, %r344, %r11;
     @%p60 bra   LBB2_68;
-    st.global.u8    [%rd64], %r390;
+    st.global.u8    [%rd62], %r390;
     shr.u32     %r345, %r390, 8;
-    st.global.u8    [%rd64+1], %r345;
+    st.global.u8    [%rd62+1], %r345;
     shr.u32     %r346, %r48, 16;
-    st.global.u8    [%rd64+2], %r346;
+    st.global.u8    [%rd62+2], %r346;
     shr.u32     %r347, %r49, 24;
-    st.global.u8    [%rd64+3], %r347;
+    st.global.u8    [%rd62+3], %r347;
     or.b32      %r348, %r34, 1;
     setp.lt.u32     %p61, %r348, %r11;
     @%p61 bra   LBB2_26;
@@ -1912,10 +1908,10 @@ LBB2_26:
     cvt.u16.u32     %rs27, %r350;
     shr.u32     %r351, %r58, 24;
     cvt.u16.u32     %rs28, %r351;
-    st.global.u8    [%rd64+4], %rs25;
-    st.global.u8    [%rd64+5], %rs26;
-    st.global.u8    [%rd64+6], %rs27;
-    st.global.u8    [%rd64+7], %rs28;
+    st.global.u8    [%rd62+4], %rs25;
+    st.global.u8    [%rd62+5], %rs26;
+    st.global.u8    [%rd62+6], %rs27;
+    st.global.u8    [%rd62+7], %rs28;
 LBB2_27:
     or.b32      %r352, %r34, 2;
     setp.ge.u32     %p62, %r352, %r11;
@@ -1927,10 +1923,10 @@ LBB2_27:
     cvt.u16.u32     %rs3, %r354;
     shr.u32     %r355, %r67, 24;
     cvt.u16.u32     %rs4, %r355;
-    st.global.u8    [%rd64+8], %rs1;
-    st.global.u8    [%rd64+9], %rs2;
-    st.global.u8    [%rd64+10], %rs3;
-    st.global.u8    [%rd64+11], %rs4;
+    st.global.u8    [%rd62+8], %rs1;
+    st.global.u8    [%rd62+9], %rs2;
+    st.global.u8    [%rd62+10], %rs3;
+    st.global.u8    [%rd62+11], %rs4;
 LBB2_29:
     or.b32      %r356, %r34, 3;
     setp.ge.u32     %p63, %r356, %r11;
@@ -1942,10 +1938,10 @@ LBB2_29:
     cvt.u16.u32     %rs7, %r358;
     shr.u32     %r359, %r76, 24;
     cvt.u16.u32     %rs8, %r359;
-    st.global.u8    [%rd64+12], %rs5;
-    st.global.u8    [%rd64+13], %rs6;
-    st.global.u8    [%rd64+14], %rs7;
-    st.global.u8    [%rd64+15], %rs8;
+    st.global.u8    [%rd62+12], %rs5;
+    st.global.u8    [%rd62+13], %rs6;
+    st.global.u8    [%rd62+14], %rs7;
+    st.global.u8    [%rd62+15], %rs8;
 LBB2_31:
     or.b32      %r360, %r34, 4;
     setp.ge.u32     %p64, %r360, %r11;
@@ -1957,10 +1953,10 @@ LBB2_31:
     cvt.u16.u32     %rs11, %r362;
     shr.u32     %r363, %r85, 24;
     cvt.u16.u32     %rs12, %r363;
-    st.global.u8    [%rd64+16], %rs9;
-    st.global.u8    [%rd64+17], %rs10;
-    st.global.u8    [%rd64+18], %rs11;
-    st.global.u8    [%rd64+19], %rs12;
+    st.global.u8    [%rd62+16], %rs9;
+    st.global.u8    [%rd62+17], %rs10;
+    st.global.u8    [%rd62+18], %rs11;
+    st.global.u8    [%rd62+19], %rs12;
 LBB2_33:
     or.b32      %r364, %r34, 5;
     setp.ge.u32     %p65, %r364, %r11;
@@ -1972,10 +1968,10 @@ LBB2_33:
     cvt.u16.u32     %rs15, %r366;
     shr.u32     %r367, %r94, 24;
     cvt.u16.u32     %rs16, %r367;
-    st.global.u8    [%rd64+20], %rs13;
-    st.global.u8    [%rd64+21], %rs14;
-    st.global.u8    [%rd64+22], %rs15;
-    st.global.u8    [%rd64+23], %rs16;
+    st.global.u8    [%rd62+20], %rs13;
+    st.global.u8    [%rd62+21], %rs14;
+    st.global.u8    [%rd62+22], %rs15;
+    st.global.u8    [%rd62+23], %rs16;
 LBB2_35:
     or.b32      %r368, %r34, 6;
     setp.ge.u32     %p66, %r368, %r11;
@@ -1987,10 +1983,10 @@ LBB2_35:
     cvt.u16.u32     %rs19, %r370;
     shr.u32     %r371, %r103, 24;
     cvt.u16.u32     %rs20, %r371;
-    st.global.u8    [%rd64+24], %rs17;
-    st.global.u8    [%rd64+25], %rs18;
-    st.global.u8    [%rd64+26], %rs19;
-    st.global.u8    [%rd64+27], %rs20;
+    st.global.u8    [%rd62+24], %rs17;
+    st.global.u8    [%rd62+25], %rs18;
+    st.global.u8    [%rd62+26], %rs19;
+    st.global.u8    [%rd62+27], %rs20;
 LBB2_37:
     or.b32      %r372, %r34, 7;
     setp.ge.u32     %p67, %r372, %r11;
@@ -2002,46 +1998,44 @@ LBB2_37:
     cvt.u16.u32     %rs23, %r374;
     shr.u32     %r375, %r110, 24;
     cvt.u16.u32     %rs24, %r375;
-    st.global.u8    [%rd64+28], %rs21;
-    st.global.u8    [%rd64+29], %rs22;
-    st.global.u8    [%rd64+30], %rs23;
-    st.global.u8    [%rd64+31], %rs24;
+    st.global.u8    [%rd62+28], %rs21;
+    st.global.u8    [%rd62+29], %rs22;
+    st.global.u8    [%rd62+30], %rs23;
+    st.global.u8    [%rd62+31], %rs24;
     bra.uni     LBB2_69;
 LBB2_5:
     shr.u32     %r15, %r11, 2;
     setp.le.u32     %p70, %r15, %r3;
-    mov.u64     %rd154, %rd14;
+    mov.u64     %rd151, %rd13;
     mov.u32     %r383, %r3;
     @%p70 bra   LBB2_6;
 LBB2_72:
-    add.s64     %rd144, %rd152, %rd154;
-    ld.global.v4.u32    {%r376, %r377, %r378, %r379}, [%rd144+16];
-    add.s64     %rd145, %rd150, %rd154;
-    st.global.v4.u32    [%rd145], {%r376, %r377, %r378, %r379};
+    add.s64     %rd143, %rd149, %rd151;
+    ld.global.v4.u32    {%r376, %r377, %r378, %r379}, [%rd143];
+    add.s64     %rd144, %rd147, %rd151;
+    st.global.v4.u32    [%rd144], {%r376, %r377, %r378, %r379};
     add.s32     %r383, %r383, 256;
-    add.s64     %rd154, %rd154, 4096;
+    add.s64     %rd151, %rd151, 4096;
     setp.lt.u32     %p71, %r383, %r15;
     @%p71 bra   LBB2_72;
 LBB2_6:
-    cvt.u32.u64     %r127, %rd80;
+    cvt.u32.u64     %r127, %rd78;
     shl.b32     %r128, %r127, 2;
     and.b32     %r129, %r128, 65520;
     add.s32     %r130, %r3, %r129;
-    cvt.u64.u32     %rd155, %r130;
+    cvt.u64.u32     %rd152, %r130;
     shl.b32     %r14, %r11, 2;
     and.b32     %r380, %r14, 65520;
     add.s32     %r381, %r380, %r3;
     setp.ge.u32     %p72, %r381, %r14;
     @%p72 bra   LBB2_70;
 LBB2_7:
-    add.s64     %rd146, %rd155, 16;
-    and.b64     %rd147, %rd146, 4294967295;
-    add.s64     %rd148, %rd22, %rd147;
-    ld.global.u8    %rs29, [%rd148];
-    add.s64     %rd149, %rd150, %rd155;
-    st.global.u8    [%rd149], %rs29;
-    add.s64     %rd155, %rd155, 256;
-    cvt.u32.u64     %r382, %rd155;
+    add.s64     %rd145, %rd149, %rd152;
+    ld.global.u8    %rs29, [%rd145];
+    add.s64     %rd146, %rd147, %rd152;
+    st.global.u8    [%rd146], %rs29;
+    add.s64     %rd152, %rd152, 256;
+    cvt.u32.u64     %r382, %rd152;
     setp.lt.u32     %p73, %r382, %r14;
     @%p73 bra   LBB2_7;
     bra.uni     LBB2_70;
@@ -2051,18 +2045,19 @@ LBB2_71:
 .visible .entry sh_unpack_tiles_f8_e4m3(
     .param .u64 sh_unpack_tiles_f8_e4m3_param_0,
     .param .u64 sh_unpack_tiles_f8_e4m3_param_1,
-    .param .u64 sh_unpack_tiles_f8_e4m3_param_2
+    .param .u64 sh_unpack_tiles_f8_e4m3_param_2,
+    .param .u64 sh_unpack_tiles_f8_e4m3_param_3
 )
 .maxntid 1024, 1, 1
 {
     .reg .pred  %p<65>;
     .reg .b16   %rs<9>;
     .reg .b32   %r<407>;
-    .reg .b64   %rd<129>;
+    .reg .b64   %rd<128>;
     .shared .align 4 .b8 sh_unpack_tiles_f8_e4m3_$_sums[128];
-    ld.param.u64    %rd60, [sh_unpack_tiles_f8_e4m3_param_1];
-    add.s64     %rd62, %rd60, 8191;
-    shr.u64     %rd1, %rd62, 13;
+    ld.param.u64    %rd62, [sh_unpack_tiles_f8_e4m3_param_2];
+    add.s64     %rd64, %rd62, 8191;
+    shr.u64     %rd1, %rd64, 13;
     mov.u32     %r102, %tid.x;
     shr.s32     %r103, %r102, 31;
     shr.u32     %r104, %r103, 24;
@@ -2071,23 +2066,24 @@ LBB2_71:
     mov.u32     %r106, %ctaid.x;
     shl.b32     %r107, %r106, 2;
     add.s32     %r108, %r107, %r2;
-    cvt.u64.u32     %rd118, %r108;
-    setp.le.u64     %p1, %rd1, %rd118;
+    cvt.u64.u32     %rd117, %r108;
+    setp.le.u64     %p1, %rd1, %rd117;
     @%p1 bra    LBB3_50;
-    ld.param.u64    %rd61, [sh_unpack_tiles_f8_e4m3_param_2];
-    ld.param.u64    %rd59, [sh_unpack_tiles_f8_e4m3_param_0];
+    ld.param.u64    %rd63, [sh_unpack_tiles_f8_e4m3_param_3];
+    ld.param.u64    %rd61, [sh_unpack_tiles_f8_e4m3_param_1];
+    ld.param.u64    %rd60, [sh_unpack_tiles_f8_e4m3_param_0];
     mov.u32     %r109, %nctaid.x;
     shl.b32     %r110, %r109, 2;
-    mul.wide.u32    %rd63, %r2, 32;
-    mov.u64     %rd64, sh_unpack_tiles_f8_e4m3_$_sums;
-    add.s64     %rd3, %rd64, %rd63;
+    mul.wide.u32    %rd65, %r2, 32;
+    mov.u64     %rd66, sh_unpack_tiles_f8_e4m3_$_sums;
+    add.s64     %rd3, %rd66, %rd65;
     shl.b32     %r111, %r2, 8;
     sub.s32     %r3, %r102, %r111;
     and.b32     %r4, %r3, 31;
     shr.u32     %r112, %r3, 5;
     cvt.u64.u32     %rd4, %r3;
-    mul.wide.u32    %rd65, %r112, 4;
-    add.s64     %rd5, %rd3, %rd65;
+    mul.wide.u32    %rd67, %r112, 4;
+    add.s64     %rd5, %rd3, %rd67;
     add.s32     %r5, %r2, 1;
     bfe.u32     %r6, %r3, 2, 3;
     shl.b32     %r113, %r3, 3;
@@ -2099,18 +2095,15 @@ LBB2_71:
     mov.u32     %r116, 255;
     shl.b32     %r10, %r116, %r7;
     cvt.u64.u32     %rd6, %r110;
-    shl.b64     %rd66, %rd118, 13;
-    mul.wide.u32    %rd67, %r3, 16;
-    add.s64     %rd68, %rd66, %rd67;
-    add.s64     %rd117, %rd61, %rd68;
+    shl.b64     %rd68, %rd117, 13;
+    mul.wide.u32    %rd69, %r3, 16;
+    add.s64     %rd70, %rd68, %rd69;
+    add.s64     %rd116, %rd63, %rd70;
     mul.wide.u32    %rd8, %r110, 8192;
-    mul.lo.s64  %rd69, %rd118, 8208;
-    add.s64     %rd70, %rd69, %rd67;
-    add.s64     %rd71, %rd70, %rd59;
-    add.s64     %rd116, %rd71, 16;
-    mul.wide.u32    %rd10, %r110, 8208;
-    sub.s64     %rd115, %rd60, %rd66;
-    add.s64     %rd114, %rd61, %rd66;
+    add.s64     %rd115, %rd60, %rd70;
+    sub.s64     %rd114, %rd62, %rd68;
+    add.s64     %rd113, %rd63, %rd68;
+    add.s64     %rd112, %rd60, %rd68;
     shl.b64     %rd80, %rd4, 2;
     setp.ne.s32     %p10, %r4, 31;
     setp.lt.u32     %p11, %r4, 16;
@@ -2123,22 +2116,23 @@ LBB3_4:
     bra.uni     LBB3_5;
 LBB3_49:
     barrier.sync    %r5, 256;
-    add.s64     %rd118, %rd118, %rd6;
-    add.s64     %rd117, %rd117, %rd8;
-    add.s64     %rd116, %rd116, %rd10;
-    sub.s64     %rd115, %rd115, %rd8;
-    add.s64     %rd114, %rd114, %rd8;
-    setp.lt.u64     %p64, %rd118, %rd1;
+    add.s64     %rd117, %rd117, %rd6;
+    add.s64     %rd116, %rd116, %rd8;
+    add.s64     %rd115, %rd115, %rd8;
+    sub.s64     %rd114, %rd114, %rd8;
+    add.s64     %rd113, %rd113, %rd8;
+    add.s64     %rd112, %rd112, %rd8;
+    setp.lt.u64     %p64, %rd117, %rd1;
     @%p64 bra   LBB3_2;
     bra.uni     LBB3_50;
 LBB3_2:
-    shl.b64     %rd73, %rd118, 13;
-    sub.s64     %rd74, %rd60, %rd73;
-    mul.lo.s64  %rd75, %rd118, 8208;
-    add.s64     %rd19, %rd59, %rd75;
-    min.u64     %rd76, %rd74, 8192;
+    shl.b64     %rd72, %rd117, 13;
+    sub.s64     %rd73, %rd62, %rd72;
+    shl.b64     %rd74, %rd117, 4;
+    add.s64     %rd75, %rd61, %rd74;
+    min.u64     %rd76, %rd73, 8192;
     cvt.u32.u64     %r11, %rd76;
-    ld.global.v4.u32    {%r120, %r12, %r13, %r121}, [%rd19];
+    ld.global.v4.u32    {%r120, %r12, %r13, %r121}, [%rd75];
     setp.ne.s32     %p2, %r121, 0;
     setp.gt.u32     %p3, %r12, 33554431;
     or.pred     %p4, %p2, %p3;
@@ -2159,7 +2153,7 @@ LBB3_8:
     and.b32     %r126, %r17, 32752;
     setp.gt.u32     %p8, %r125, %r126;
     @%p8 bra    LBB3_49;
-    add.s64     %rd28, %rd19, 16;
+    add.s64     %rd20, %rd60, %rd72;
     shr.u32     %r128, %r17, 5;
     setp.ge.u32     %p9, %r3, %r128;
     mov.u32     %r385, 0;
@@ -2170,35 +2164,35 @@ LBB3_8:
     mov.u32     %r390, %r385;
     mov.u32     %r391, %r385;
     @%p9 bra    LBB3_11;
-    add.s64     %rd81, %rd28, %rd80;
+    add.s64     %rd81, %rd20, %rd80;
     ld.global.u32   %r391, [%rd81];
     cvt.u64.u32     %rd82, %r19;
-    add.s64     %rd83, %rd28, %rd82;
+    add.s64     %rd83, %rd20, %rd82;
     add.s64     %rd84, %rd83, %rd80;
     ld.global.u32   %r390, [%rd84];
     shr.u32     %r129, %r18, 2;
     cvt.u64.u32     %rd85, %r129;
-    add.s64     %rd86, %rd28, %rd85;
+    add.s64     %rd86, %rd20, %rd85;
     add.s64     %rd87, %rd86, %rd80;
     ld.global.u32   %r389, [%rd87];
     mul.lo.s32  %r130, %r19, 3;
     cvt.u64.u32     %rd88, %r130;
-    add.s64     %rd89, %rd28, %rd88;
+    add.s64     %rd89, %rd20, %rd88;
     add.s64     %rd90, %rd89, %rd80;
     ld.global.u32   %r388, [%rd90];
     shr.u32     %r131, %r18, 1;
     cvt.u64.u32     %rd91, %r131;
-    add.s64     %rd92, %rd28, %rd91;
+    add.s64     %rd92, %rd20, %rd91;
     add.s64     %rd93, %rd92, %rd80;
     ld.global.u32   %r387, [%rd93];
     mul.lo.s32  %r132, %r19, 5;
     cvt.u64.u32     %rd94, %r132;
-    add.s64     %rd95, %rd28, %rd94;
+    add.s64     %rd95, %rd20, %rd94;
     add.s64     %rd96, %rd95, %rd80;
     ld.global.u32   %r386, [%rd96];
     mul.lo.s32  %r133, %r19, 6;
     cvt.u64.u32     %rd97, %r133;
-    add.s64     %rd98, %rd28, %rd97;
+    add.s64     %rd98, %rd20, %rd97;
     add.s64     %rd99, %rd98, %rd80;
     ld.global.u32   %r385, [%rd99];
 LBB3_11:
@@ -2246,9 +2240,9 @@ LBB3_13:
     and.b32     %r122, %r12, 16777215;
     cvt.u64.u32     %rd77, %r120;
     cvt.u64.u32     %rd78, %r122;
-    add.s64     %rd20, %rd61, %rd73;
+    add.s64     %rd21, %rd63, %rd72;
     shl.b64     %rd79, %rd78, 32;
-    or.b64      %rd21, %rd79, %rd77;
+    or.b64      %rd22, %rd79, %rd77;
     setp.gt.u32     %p16, %r3, 255;
     setp.gt.u32     %p17, %r3, 223;
     setp.gt.u32     %p18, %r3, 191;
@@ -2275,7 +2269,7 @@ LBB3_13:
     selp.b32    %r178, %r177, 0, %p16;
     add.s32     %r38, %r175, %r178;
     cvt.u64.u32     %rd100, %r20;
-    add.s64     %rd29, %rd28, %rd100;
+    add.s64     %rd29, %rd20, %rd100;
     mov.u32     %r392, 0;
     bra.uni     LBB3_15;
 LBB3_47:
@@ -2330,19 +2324,19 @@ LBB3_15:
     and.b32     %r199, %r198, 4;
     or.b32      %r200, %r197, %r199;
     shl.b32     %r201, %r200, 3;
-    shr.u64     %rd101, %rd21, %r201;
+    shr.u64     %rd101, %rd22, %r201;
     cvt.u32.u64     %r202, %rd101;
     and.b32     %r394, %r202, 255;
     setp.eq.s32     %p27, %r200, 7;
     and.pred    %p28, %p26, %p27;
     add.s32     %r395, %r49, 1;
-    cvt.u64.u32     %rd123, %r49;
+    cvt.u64.u32     %rd122, %r49;
     @%p28 bra   LBB3_17;
     bra.uni     LBB3_18;
 LBB3_17:
-    add.s64     %rd31, %rd29, %rd123;
+    add.s64     %rd31, %rd29, %rd122;
     ld.global.u8    %r394, [%rd31];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_18:
     bfe.u32     %r215, %r46, 1, 1;
@@ -2352,7 +2346,7 @@ LBB3_18:
     and.b32     %r219, %r218, 4;
     or.b32      %r220, %r217, %r219;
     shl.b32     %r221, %r220, 3;
-    shr.u64     %rd102, %rd21, %r221;
+    shr.u64     %rd102, %rd22, %r221;
     cvt.u32.u64     %r222, %rd102;
     and.b32     %r396, %r222, 255;
     setp.eq.s32     %p30, %r220, 7;
@@ -2360,9 +2354,9 @@ LBB3_18:
     @!%p31 bra  LBB3_33;
     bra.uni     LBB3_32;
 LBB3_32:
-    add.s64     %rd34, %rd29, %rd123;
+    add.s64     %rd34, %rd29, %rd122;
     ld.global.u8    %r396, [%rd34];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_33:
     shr.u32     %r42, %r191, %r7;
@@ -2373,7 +2367,7 @@ LBB3_33:
     and.b32     %r238, %r48, 4;
     or.b32      %r239, %r237, %r238;
     shl.b32     %r240, %r239, 3;
-    shr.u64     %rd103, %rd21, %r240;
+    shr.u64     %rd103, %rd22, %r240;
     cvt.u32.u64     %r241, %rd103;
     and.b32     %r398, %r241, 255;
     setp.eq.s32     %p33, %r239, 7;
@@ -2381,9 +2375,9 @@ LBB3_33:
     @!%p34 bra  LBB3_35;
     bra.uni     LBB3_34;
 LBB3_34:
-    add.s64     %rd37, %rd29, %rd123;
+    add.s64     %rd37, %rd29, %rd122;
     ld.global.u8    %r398, [%rd37];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_35:
     shr.u32     %r41, %r190, %r7;
@@ -2398,7 +2392,7 @@ LBB3_35:
     and.b32     %r258, %r257, 4;
     or.b32      %r259, %r256, %r258;
     shl.b32     %r260, %r259, 3;
-    shr.u64     %rd104, %rd21, %r260;
+    shr.u64     %rd104, %rd22, %r260;
     cvt.u32.u64     %r261, %rd104;
     and.b32     %r400, %r261, 255;
     setp.eq.s32     %p36, %r259, 7;
@@ -2406,9 +2400,9 @@ LBB3_35:
     @!%p37 bra  LBB3_37;
     bra.uni     LBB3_36;
 LBB3_36:
-    add.s64     %rd40, %rd29, %rd123;
+    add.s64     %rd40, %rd29, %rd122;
     ld.global.u8    %r400, [%rd40];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_37:
     and.b32     %r203, %r41, 1;
@@ -2431,7 +2425,7 @@ LBB3_37:
     and.b32     %r279, %r278, 4;
     or.b32      %r280, %r277, %r279;
     shl.b32     %r281, %r280, 3;
-    shr.u64     %rd105, %rd21, %r281;
+    shr.u64     %rd105, %rd22, %r281;
     cvt.u32.u64     %r282, %rd105;
     and.b32     %r402, %r282, 255;
     setp.eq.s32     %p39, %r280, 7;
@@ -2439,9 +2433,9 @@ LBB3_37:
     @!%p40 bra  LBB3_39;
     bra.uni     LBB3_38;
 LBB3_38:
-    add.s64     %rd43, %rd29, %rd123;
+    add.s64     %rd43, %rd29, %rd122;
     ld.global.u8    %r402, [%rd43];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_39:
     shr.u32     %r44, %r193, %r7;
@@ -2472,7 +2466,7 @@ LBB3_39:
     and.b32     %r300, %r299, 4;
     or.b32      %r301, %r298, %r300;
     shl.b32     %r302, %r301, 3;
-    shr.u64     %rd106, %rd21, %r302;
+    shr.u64     %rd106, %rd22, %r302;
     cvt.u32.u64     %r303, %rd106;
     and.b32     %r404, %r303, 255;
     setp.eq.s32     %p42, %r301, 7;
@@ -2480,9 +2474,9 @@ LBB3_39:
     @!%p43 bra  LBB3_41;
     bra.uni     LBB3_40;
 LBB3_40:
-    add.s64     %rd46, %rd29, %rd123;
+    add.s64     %rd46, %rd29, %rd122;
     ld.global.u8    %r404, [%rd46];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
     add.s32     %r395, %r395, 1;
 LBB3_41:
     or.b32      %r209, %r208, %r206;
@@ -2518,7 +2512,7 @@ LBB3_41:
     and.b32     %r321, %r320, 4;
     or.b32      %r322, %r319, %r321;
     shl.b32     %r323, %r322, 3;
-    shr.u64     %rd107, %rd21, %r323;
+    shr.u64     %rd107, %rd22, %r323;
     cvt.u32.u64     %r324, %rd107;
     and.b32     %r405, %r324, 255;
     setp.eq.s32     %p45, %r322, 7;
@@ -2526,9 +2520,9 @@ LBB3_41:
     @!%p46 bra  LBB3_43;
     bra.uni     LBB3_42;
 LBB3_42:
-    add.s64     %rd49, %rd29, %rd123;
+    add.s64     %rd49, %rd29, %rd122;
     ld.global.u8    %r405, [%rd49];
-    cvt.u64.u32     %rd123, %r395;
+    cvt.u64.u32     %rd122, %r395;
 LBB3_43:
     and.b32     %r211, %r210, 128;
     or.b32      %r214, %r209, %r213;
@@ -2562,7 +2556,7 @@ LBB3_43:
     and.b32     %r342, %r341, 4;
     or.b32      %r343, %r340, %r342;
     shl.b32     %r344, %r343, 3;
-    shr.u64     %rd108, %rd21, %r344;
+    shr.u64     %rd108, %rd22, %r344;
     cvt.u32.u64     %r345, %rd108;
     and.b32     %r406, %r345, 255;
     setp.eq.s32     %p48, %r343, 7;
@@ -2570,7 +2564,7 @@ LBB3_43:
     @!%p49 bra  LBB3_45;
     bra.uni     LBB3_44;
 LBB3_44:
-    add.s64     %rd52, %rd29, %rd123;
+    add.s64     %rd52, %rd29, %rd122;
     ld.global.u8    %r406, [%rd52];
 LBB3_45:
     or.b32      %r58, %r214, %r211;
@@ -2593,7 +2587,7 @@ LBB3_45:
     and.b32     %r356, %r44, 128;
     or.b32      %r100, %r355, %r356;
     cvt.u64.u32     %rd109, %r45;
-    add.s64     %rd53, %rd20, %rd109;
+    add.s64     %rd53, %rd21, %rd109;
     add.s32     %r357, %r45, 8;
     setp.le.u32     %p50, %r357, %r11;
     @%p50 bra   LBB3_47;
@@ -2645,37 +2639,35 @@ LBB3_30:
 LBB3_5:
     shr.u32     %r14, %r11, 4;
     setp.le.u32     %p60, %r14, %r3;
+    mov.u64     %rd118, %rd115;
     mov.u64     %rd119, %rd116;
-    mov.u64     %rd120, %rd117;
     mov.u32     %r384, %r3;
     @%p60 bra   LBB3_6;
 LBB3_51:
-    ld.global.v4.u32    {%r377, %r378, %r379, %r380}, [%rd119];
-    st.global.v4.u32    [%rd120], {%r377, %r378, %r379, %r380};
+    ld.global.v4.u32    {%r377, %r378, %r379, %r380}, [%rd118];
+    st.global.v4.u32    [%rd119], {%r377, %r378, %r379, %r380};
     add.s32     %r384, %r384, 256;
-    add.s64     %rd120, %rd120, 4096;
     add.s64     %rd119, %rd119, 4096;
+    add.s64     %rd118, %rd118, 4096;
     setp.lt.u32     %p61, %r384, %r14;
     @%p61 bra   LBB3_51;
 LBB3_6:
-    min.u64     %rd72, %rd115, 8192;
-    cvt.u32.u64     %r117, %rd72;
+    min.u64     %rd71, %rd114, 8192;
+    cvt.u32.u64     %r117, %rd71;
     and.b32     %r118, %r117, 16368;
     add.s32     %r119, %r3, %r118;
-    cvt.u64.u32     %rd121, %r119;
+    cvt.u64.u32     %rd120, %r119;
     and.b32     %r381, %r11, 16368;
     add.s32     %r382, %r381, %r3;
     setp.ge.u32     %p62, %r382, %r11;
     @%p62 bra   LBB3_49;
 LBB3_7:
-    add.s64     %rd110, %rd121, 16;
-    and.b64     %rd111, %rd110, 4294967295;
-    add.s64     %rd112, %rd19, %rd111;
-    ld.global.u8    %rs8, [%rd112];
-    add.s64     %rd113, %rd114, %rd121;
-    st.global.u8    [%rd113], %rs8;
-    add.s64     %rd121, %rd121, 256;
-    cvt.u32.u64     %r383, %rd121;
+    add.s64     %rd110, %rd112, %rd120;
+    ld.global.u8    %rs8, [%rd110];
+    add.s64     %rd111, %rd113, %rd120;
+    st.global.u8    [%rd111], %rs8;
+    add.s64     %rd120, %rd120, 256;
+    cvt.u32.u64     %r383, %rd120;
     setp.lt.u32     %p63, %r383, %r11;
     @%p63 bra   LBB3_7;
     bra.uni     LBB3_49;
@@ -2685,18 +2677,19 @@ LBB3_50:
 .visible .entry sh_unpack_tiles_f8_e5m2(
     .param .u64 sh_unpack_tiles_f8_e5m2_param_0,
     .param .u64 sh_unpack_tiles_f8_e5m2_param_1,
-    .param .u64 sh_unpack_tiles_f8_e5m2_param_2
+    .param .u64 sh_unpack_tiles_f8_e5m2_param_2,
+    .param .u64 sh_unpack_tiles_f8_e5m2_param_3
 )
 .maxntid 1024, 1, 1
 {
     .reg .pred  %p<65>;
     .reg .b16   %rs<9>;
     .reg .b32   %r<378>;
-    .reg .b64   %rd<126>;
+    .reg .b64   %rd<125>;
     .shared .align 4 .b8 sh_unpack_tiles_f8_e5m2_$_sums[128];
-    ld.param.u64    %rd60, [sh_unpack_tiles_f8_e5m2_param_1];
-    add.s64     %rd62, %rd60, 8191;
-    shr.u64     %rd1, %rd62, 13;
+    ld.param.u64    %rd62, [sh_unpack_tiles_f8_e5m2_param_2];
+    add.s64     %rd64, %rd62, 8191;
+    shr.u64     %rd1, %rd64, 13;
     mov.u32     %r99, %tid.x;
     shr.s32     %r100, %r99, 31;
     shr.u32     %r101, %r100, 24;
@@ -2705,23 +2698,24 @@ LBB3_50:
     mov.u32     %r103, %ctaid.x;
     shl.b32     %r104, %r103, 2;
     add.s32     %r105, %r104, %r2;
-    cvt.u64.u32     %rd115, %r105;
-    setp.le.u64     %p1, %rd1, %rd115;
+    cvt.u64.u32     %rd114, %r105;
+    setp.le.u64     %p1, %rd1, %rd114;
     @%p1 bra    LBB4_50;
-    ld.param.u64    %rd61, [sh_unpack_tiles_f8_e5m2_param_2];
-    ld.param.u64    %rd59, [sh_unpack_tiles_f8_e5m2_param_0];
+    ld.param.u64    %rd63, [sh_unpack_tiles_f8_e5m2_param_3];
+    ld.param.u64    %rd61, [sh_unpack_tiles_f8_e5m2_param_1];
+    ld.param.u64    %rd60, [sh_unpack_tiles_f8_e5m2_param_0];
     mov.u32     %r106, %nctaid.x;
     shl.b32     %r107, %r106, 2;
-    mul.wide.u32    %rd63, %r2, 32;
-    mov.u64     %rd64, sh_unpack_tiles_f8_e5m2_$_sums;
-    add.s64     %rd3, %rd64, %rd63;
+    mul.wide.u32    %rd65, %r2, 32;
+    mov.u64     %rd66, sh_unpack_tiles_f8_e5m2_$_sums;
+    add.s64     %rd3, %rd66, %rd65;
     shl.b32     %r108, %r2, 8;
     sub.s32     %r3, %r99, %r108;
     and.b32     %r4, %r3, 31;
     shr.u32     %r109, %r3, 5;
     cvt.u64.u32     %rd4, %r3;
-    mul.wide.u32    %rd65, %r109, 4;
-    add.s64     %rd5, %rd3, %rd65;
+    mul.wide.u32    %rd67, %r109, 4;
+    add.s64     %rd5, %rd3, %rd67;
     add.s32     %r5, %r2, 1;
     bfe.u32     %r6, %r3, 2, 3;
     shl.b32     %r110, %r3, 3;
@@ -2733,18 +2727,15 @@ LBB3_50:
     mov.u32     %r113, 255;
     shl.b32     %r10, %r113, %r7;
     cvt.u64.u32     %rd6, %r107;
-    shl.b64     %rd66, %rd115, 13;
-    mul.wide.u32    %rd67, %r3, 16;
-    add.s64     %rd68, %rd66, %rd67;
-    add.s64     %rd114, %rd61, %rd68;
+    shl.b64     %rd68, %rd114, 13;
+    mul.wide.u32    %rd69, %r3, 16;
+    add.s64     %rd70, %rd68, %rd69;
+    add.s64     %rd113, %rd63, %rd70;
     mul.wide.u32    %rd8, %r107, 8192;
-    mul.lo.s64  %rd69, %rd115, 8208;
-    add.s64     %rd70, %rd69, %rd67;
-    add.s64     %rd71, %rd70, %rd59;
-    add.s64     %rd113, %rd71, 16;
-    mul.wide.u32    %rd10, %r107, 8208;
-    sub.s64     %rd112, %rd60, %rd66;
-    add.s64     %rd111, %rd61, %rd66;
+    add.s64     %rd112, %rd60, %rd70;
+    sub.s64     %rd111, %rd62, %rd68;
+    add.s64     %rd110, %rd63, %rd68;
+    add.s64     %rd109, %rd60, %rd68;
     shl.b64     %rd80, %rd4, 2;
     setp.ne.s32     %p10, %r4, 31;
     setp.lt.u32     %p11, %r4, 16;
@@ -2757,22 +2748,23 @@ LBB4_4:
     bra.uni     LBB4_5;
 LBB4_49:
     barrier.sync    %r5, 256;
-    add.s64     %rd115, %rd115, %rd6;
-    add.s64     %rd114, %rd114, %rd8;
-    add.s64     %rd113, %rd113, %rd10;
-    sub.s64     %rd112, %rd112, %rd8;
-    add.s64     %rd111, %rd111, %rd8;
-    setp.lt.u64     %p64, %rd115, %rd1;
+    add.s64     %rd114, %rd114, %rd6;
+    add.s64     %rd113, %rd113, %rd8;
+    add.s64     %rd112, %rd112, %rd8;
+    sub.s64     %rd111, %rd111, %rd8;
+    add.s64     %rd110, %rd110, %rd8;
+    add.s64     %rd109, %rd109, %rd8;
+    setp.lt.u64     %p64, %rd114, %rd1;
     @%p64 bra   LBB4_2;
     bra.uni     LBB4_50;
 LBB4_2:
-    shl.b64     %rd73, %rd115, 13;
-    sub.s64     %rd74, %rd60, %rd73;
-    mul.lo.s64  %rd75, %rd115, 8208;
-    add.s64     %rd19, %rd59, %rd75;
-    min.u64     %rd76, %rd74, 8192;
+    shl.b64     %rd72, %rd114, 13;
+    sub.s64     %rd73, %rd62, %rd72;
+    shl.b64     %rd74, %rd114, 4;
+    add.s64     %rd75, %rd61, %rd74;
+    min.u64     %rd76, %rd73, 8192;
     cvt.u32.u64     %r11, %rd76;
-    ld.global.v4.u32    {%r117, %r12, %r13, %r118}, [%rd19];
+    ld.global.v4.u32    {%r117, %r12, %r13, %r118}, [%rd75];
     setp.ne.s32     %p2, %r118, 0;
     setp.gt.u32     %p3, %r12, 33554431;
     or.pred     %p4, %p2, %p3;
@@ -2793,7 +2785,7 @@ LBB4_8:
     and.b32     %r123, %r17, 32752;
     setp.gt.u32     %p8, %r122, %r123;
     @%p8 bra    LBB4_49;
-    add.s64     %rd28, %rd19, 16;
+    add.s64     %rd20, %rd60, %rd72;
     shr.u32     %r125, %r17, 5;
     setp.ge.u32     %p9, %r3, %r125;
     mov.u32     %r357, 0;
@@ -2803,30 +2795,30 @@ LBB4_8:
     mov.u32     %r361, %r357;
     mov.u32     %r362, %r357;
     @%p9 bra    LBB4_11;
-    add.s64     %rd81, %rd28, %rd80;
+    add.s64     %rd81, %rd20, %rd80;
     ld.global.u32   %r362, [%rd81];
     cvt.u64.u32     %rd82, %r19;
-    add.s64     %rd83, %rd28, %rd82;
+    add.s64     %rd83, %rd20, %rd82;
     add.s64     %rd84, %rd83, %rd80;
     ld.global.u32   %r361, [%rd84];
     shr.u32     %r126, %r18, 2;
     cvt.u64.u32     %rd85, %r126;
-    add.s64     %rd86, %rd28, %rd85;
+    add.s64     %rd86, %rd20, %rd85;
     add.s64     %rd87, %rd86, %rd80;
     ld.global.u32   %r360, [%rd87];
     mul.lo.s32  %r127, %r19, 3;
     cvt.u64.u32     %rd88, %r127;
-    add.s64     %rd89, %rd28, %rd88;
+    add.s64     %rd89, %rd20, %rd88;
     add.s64     %rd90, %rd89, %rd80;
     ld.global.u32   %r359, [%rd90];
     shr.u32     %r128, %r18, 1;
     cvt.u64.u32     %rd91, %r128;
-    add.s64     %rd92, %rd28, %rd91;
+    add.s64     %rd92, %rd20, %rd91;
     add.s64     %rd93, %rd92, %rd80;
     ld.global.u32   %r358, [%rd93];
     mul.lo.s32  %r129, %r19, 5;
     cvt.u64.u32     %rd94, %r129;
-    add.s64     %rd95, %rd28, %rd94;
+    add.s64     %rd95, %rd20, %rd94;
     add.s64     %rd96, %rd95, %rd80;
     ld.global.u32   %r357, [%rd96];
 LBB4_11:
@@ -2874,9 +2866,9 @@ LBB4_13:
     and.b32     %r119, %r12, 16777215;
     cvt.u64.u32     %rd77, %r117;
     cvt.u64.u32     %rd78, %r119;
-    add.s64     %rd20, %rd61, %rd73;
+    add.s64     %rd21, %rd63, %rd72;
     shl.b64     %rd79, %rd78, 32;
-    or.b64      %rd21, %rd79, %rd77;
+    or.b64      %rd22, %rd79, %rd77;
     setp.gt.u32     %p16, %r3, 255;
     setp.gt.u32     %p17, %r3, 223;
     setp.gt.u32     %p18, %r3, 191;
@@ -2903,7 +2895,7 @@ LBB4_13:
     selp.b32    %r174, %r173, 0, %p16;
     add.s32     %r36, %r171, %r174;
     cvt.u64.u32     %rd97, %r20;
-    add.s64     %rd29, %rd28, %rd97;
+    add.s64     %rd29, %rd20, %rd97;
     mov.u32     %r363, 0;
     bra.uni     LBB4_15;
 LBB4_47:
@@ -2957,19 +2949,19 @@ LBB4_15:
     and.b32     %r194, %r193, 4;
     or.b32      %r195, %r192, %r194;
     shl.b32     %r196, %r195, 3;
-    shr.u64     %rd98, %rd21, %r196;
+    shr.u64     %rd98, %rd22, %r196;
     cvt.u32.u64     %r197, %rd98;
     and.b32     %r365, %r197, 255;
     setp.eq.s32     %p27, %r195, 7;
     and.pred    %p28, %p26, %p27;
     add.s32     %r366, %r46, 1;
-    cvt.u64.u32     %rd120, %r46;
+    cvt.u64.u32     %rd119, %r46;
     @%p28 bra   LBB4_17;
     bra.uni     LBB4_18;
 LBB4_17:
-    add.s64     %rd31, %rd29, %rd120;
+    add.s64     %rd31, %rd29, %rd119;
     ld.global.u8    %r365, [%rd31];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_18:
     bfe.u32     %r207, %r43, 1, 1;
@@ -2979,7 +2971,7 @@ LBB4_18:
     and.b32     %r211, %r210, 4;
     or.b32      %r212, %r209, %r211;
     shl.b32     %r213, %r212, 3;
-    shr.u64     %rd99, %rd21, %r213;
+    shr.u64     %rd99, %rd22, %r213;
     cvt.u32.u64     %r214, %rd99;
     and.b32     %r367, %r214, 255;
     setp.eq.s32     %p30, %r212, 7;
@@ -2987,9 +2979,9 @@ LBB4_18:
     @!%p31 bra  LBB4_33;
     bra.uni     LBB4_32;
 LBB4_32:
-    add.s64     %rd34, %rd29, %rd120;
+    add.s64     %rd34, %rd29, %rd119;
     ld.global.u8    %r367, [%rd34];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_33:
     bfe.u32     %r223, %r43, 2, 1;
@@ -2999,7 +2991,7 @@ LBB4_33:
     and.b32     %r227, %r45, 4;
     or.b32      %r228, %r226, %r227;
     shl.b32     %r229, %r228, 3;
-    shr.u64     %rd100, %rd21, %r229;
+    shr.u64     %rd100, %rd22, %r229;
     cvt.u32.u64     %r230, %rd100;
     and.b32     %r369, %r230, 255;
     setp.eq.s32     %p33, %r228, 7;
@@ -3007,9 +2999,9 @@ LBB4_33:
     @!%p34 bra  LBB4_35;
     bra.uni     LBB4_34;
 LBB4_34:
-    add.s64     %rd37, %rd29, %rd120;
+    add.s64     %rd37, %rd29, %rd119;
     ld.global.u8    %r369, [%rd37];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_35:
     shr.u32     %r40, %r187, %r7;
@@ -3021,7 +3013,7 @@ LBB4_35:
     and.b32     %r245, %r244, 4;
     or.b32      %r246, %r243, %r245;
     shl.b32     %r247, %r246, 3;
-    shr.u64     %rd101, %rd21, %r247;
+    shr.u64     %rd101, %rd22, %r247;
     cvt.u32.u64     %r248, %rd101;
     and.b32     %r371, %r248, 255;
     setp.eq.s32     %p36, %r246, 7;
@@ -3029,9 +3021,9 @@ LBB4_35:
     @!%p37 bra  LBB4_37;
     bra.uni     LBB4_36;
 LBB4_36:
-    add.s64     %rd40, %rd29, %rd120;
+    add.s64     %rd40, %rd29, %rd119;
     ld.global.u8    %r371, [%rd40];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_37:
     shr.u32     %r39, %r186, %r7;
@@ -3046,7 +3038,7 @@ LBB4_37:
     and.b32     %r263, %r262, 4;
     or.b32      %r264, %r261, %r263;
     shl.b32     %r265, %r264, 3;
-    shr.u64     %rd102, %rd21, %r265;
+    shr.u64     %rd102, %rd22, %r265;
     cvt.u32.u64     %r266, %rd102;
     and.b32     %r373, %r266, 255;
     setp.eq.s32     %p39, %r264, 7;
@@ -3054,9 +3046,9 @@ LBB4_37:
     @!%p40 bra  LBB4_39;
     bra.uni     LBB4_38;
 LBB4_38:
-    add.s64     %rd43, %rd29, %rd120;
+    add.s64     %rd43, %rd29, %rd119;
     ld.global.u8    %r373, [%rd43];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_39:
     shr.u32     %r41, %r188, %r7;
@@ -3084,7 +3076,7 @@ LBB4_39:
     and.b32     %r281, %r280, 4;
     or.b32      %r282, %r279, %r281;
     shl.b32     %r283, %r282, 3;
-    shr.u64     %rd103, %rd21, %r283;
+    shr.u64     %rd103, %rd22, %r283;
     cvt.u32.u64     %r284, %rd103;
     and.b32     %r375, %r284, 255;
     setp.eq.s32     %p42, %r282, 7;
@@ -3092,9 +3084,9 @@ LBB4_39:
     @!%p43 bra  LBB4_41;
     bra.uni     LBB4_40;
 LBB4_40:
-    add.s64     %rd46, %rd29, %rd120;
+    add.s64     %rd46, %rd29, %rd119;
     ld.global.u8    %r375, [%rd46];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
     add.s32     %r366, %r366, 1;
 LBB4_41:
     or.b32      %r201, %r200, %r198;
@@ -3127,7 +3119,7 @@ LBB4_41:
     and.b32     %r299, %r298, 4;
     or.b32      %r300, %r297, %r299;
     shl.b32     %r301, %r300, 3;
-    shr.u64     %rd104, %rd21, %r301;
+    shr.u64     %rd104, %rd22, %r301;
     cvt.u32.u64     %r302, %rd104;
     and.b32     %r376, %r302, 255;
     setp.eq.s32     %p45, %r300, 7;
@@ -3135,9 +3127,9 @@ LBB4_41:
     @!%p46 bra  LBB4_43;
     bra.uni     LBB4_42;
 LBB4_42:
-    add.s64     %rd49, %rd29, %rd120;
+    add.s64     %rd49, %rd29, %rd119;
     ld.global.u8    %r376, [%rd49];
-    cvt.u64.u32     %rd120, %r366;
+    cvt.u64.u32     %rd119, %r366;
 LBB4_43:
     and.b32     %r203, %r202, 128;
     or.b32      %r206, %r201, %r205;
@@ -3168,7 +3160,7 @@ LBB4_43:
     and.b32     %r317, %r316, 4;
     or.b32      %r318, %r315, %r317;
     shl.b32     %r319, %r318, 3;
-    shr.u64     %rd105, %rd21, %r319;
+    shr.u64     %rd105, %rd22, %r319;
     cvt.u32.u64     %r320, %rd105;
     and.b32     %r377, %r320, 255;
     setp.eq.s32     %p48, %r318, 7;
@@ -3176,7 +3168,7 @@ LBB4_43:
     @!%p49 bra  LBB4_45;
     bra.uni     LBB4_44;
 LBB4_44:
-    add.s64     %rd52, %rd29, %rd120;
+    add.s64     %rd52, %rd29, %rd119;
     ld.global.u8    %r377, [%rd52];
 LBB4_45:
     or.b32      %r55, %r206, %r203;
@@ -3196,7 +3188,7 @@ LBB4_45:
     and.b32     %r328, %r41, 128;
     or.b32      %r97, %r327, %r328;
     cvt.u64.u32     %rd106, %r42;
-    add.s64     %rd53, %rd20, %rd106;
+    add.s64     %rd53, %rd21, %rd106;
     add.s32     %r329, %r42, 8;
     setp.le.u32     %p50, %r329, %r11;
     @%p50 bra   LBB4_47;
@@ -3248,37 +3240,35 @@ LBB4_30:
 LBB4_5:
     shr.u32     %r14, %r11, 4;
     setp.le.u32     %p60, %r14, %r3;
+    mov.u64     %rd115, %rd112;
     mov.u64     %rd116, %rd113;
-    mov.u64     %rd117, %rd114;
     mov.u32     %r356, %r3;
     @%p60 bra   LBB4_6;
 LBB4_51:
-    ld.global.v4.u32    {%r349, %r350, %r351, %r352}, [%rd116];
-    st.global.v4.u32    [%rd117], {%r349, %r350, %r351, %r352};
+    ld.global.v4.u32    {%r349, %r350, %r351, %r352}, [%rd115];
+    st.global.v4.u32    [%rd116], {%r349, %r350, %r351, %r352};
     add.s32     %r356, %r356, 256;
-    add.s64     %rd117, %rd117, 4096;
     add.s64     %rd116, %rd116, 4096;
+    add.s64     %rd115, %rd115, 4096;
     setp.lt.u32     %p61, %r356, %r14;
     @%p61 bra   LBB4_51;
 LBB4_6:
-    min.u64     %rd72, %rd112, 8192;
-    cvt.u32.u64     %r114, %rd72;
+    min.u64     %rd71, %rd111, 8192;
+    cvt.u32.u64     %r114, %rd71;
     and.b32     %r115, %r114, 16368;
     add.s32     %r116, %r3, %r115;
-    cvt.u64.u32     %rd118, %r116;
+    cvt.u64.u32     %rd117, %r116;
     and.b32     %r353, %r11, 16368;
     add.s32     %r354, %r353, %r3;
     setp.ge.u32     %p62, %r354, %r11;
     @%p62 bra   LBB4_49;
 LBB4_7:
-    add.s64     %rd107, %rd118, 16;
-    and.b64     %rd108, %rd107, 4294967295;
-    add.s64     %rd109, %rd19, %rd108;
-    ld.global.u8    %rs8, [%rd109];
-    add.s64     %rd110, %rd111, %rd118;
-    st.global.u8    [%rd110], %rs8;
-    add.s64     %rd118, %rd118, 256;
-    cvt.u32.u64     %r355, %rd118;
+    add.s64     %rd107, %rd109, %rd117;
+    ld.global.u8    %rs8, [%rd107];
+    add.s64     %rd108, %rd110, %rd117;
+    st.global.u8    [%rd108], %rs8;
+    add.s64     %rd117, %rd117, 256;
+    cvt.u32.u64     %r355, %rd117;
     setp.lt.u32     %p63, %r355, %r11;
     @%p63 bra   LBB4_7;
     bra.uni     LBB4_49;

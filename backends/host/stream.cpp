@@ -11,10 +11,19 @@
 #include <system_error>
 
 #include "codec/chunk.h"
+#include "codec/tiles_apart.h"
 #include "host/clock.h"
 #include "support/last_error.h"
 
 namespace stagehand::host {
+namespace {
+
+codec::TilesApart apart(const sh_backend_tiles& tiles) {
+    return {static_cast<codec::FloatFormat>(tiles.format), tiles.elements, static_cast<uint8_t*>(tiles.host),
+            static_cast<uint8_t*>(tiles.headers)};
+}
+
+}  // namespace
 
 Stream::Stream(Pacing& pacing, uint64_t number)
     : pacing_(pacing), random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
@@ -153,24 +162,13 @@ void Stream::unpack(const sh_backend_packed& packed, uint64_t issued_ns) {
 
 void Stream::pack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns) {
     const uint64_t start_ns = std::max(model_ns_, issued_ns), began_ns = now_ns();
-    uint64_t bytes = 0;
-    codec::each_tile(static_cast<codec::FloatFormat>(tiles.format), tiles.elements, [&](const codec::TilePlace& tile) {
-        bytes += codec::pack_tile(tile.format, reinterpret_cast<const uint8_t*>(tiles.device) + tile.offset,
-                                  tile.elements, static_cast<uint8_t*>(tiles.host) + tile.place);
-    });
+    const uint64_t bytes = codec::pack_tiles(apart(tiles), reinterpret_cast<const void*>(tiles.device));
     end_copy(pacing_.to_host, bytes, start_ns, began_ns);
 }
 
 void Stream::unpack_tiles(const sh_backend_tiles& tiles, uint64_t issued_ns) {
     const uint64_t start_ns = std::max(model_ns_, issued_ns), began_ns = now_ns();
-    uint64_t bytes = 0;
-    codec::each_tile(static_cast<codec::FloatFormat>(tiles.format), tiles.elements, [&](const codec::TilePlace& tile) {
-        const std::span<const uint8_t> packed =
-            codec::tile_at(static_cast<const uint8_t*>(tiles.host) + tile.place, tile.format, tile.elements);
-        bytes += packed.size();
-        (void)codec::unpack_tile(tile.format, packed, tile.elements,
-                                 reinterpret_cast<uint8_t*>(tiles.device) + tile.offset);
-    });
+    const uint64_t bytes = codec::unpack_tiles(apart(tiles), reinterpret_cast<void*>(tiles.device));
     end_copy(pacing_.to_device, bytes, start_ns, began_ns);
 }
 

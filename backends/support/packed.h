@@ -53,8 +53,9 @@ inline sh_status check_tiles(const sh_backend_tiles& tiles) {
     const auto wrong = [](const char* what) { return fail(SH_ERROR_INVALID_ARGUMENT, "tiles: %s", what); };
     if (!element_bytes(tiles.format)) return wrong("the format is unknown");
     if (!tiles.elements) return wrong("there are no elements");
-    if (!tiles.device || !tiles.host) return wrong("an address is 0");
-    if (tiles.device % 16 || reinterpret_cast<uintptr_t>(tiles.host) % 16) return wrong("an address is not aligned");
+    if (!tiles.device || !tiles.host || !tiles.headers) return wrong("an address is 0");
+    const auto is_odd = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 != 0; };
+    if (tiles.device % 16 || is_odd(tiles.host) || is_odd(tiles.headers)) return wrong("an address is not aligned");
     return SH_OK;
 }
 

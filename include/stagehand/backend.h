@@ -125,14 +125,17 @@ typedef struct sh_backend_packed {
 /** The number of elements in every tile but the last. \since 0.2 */
 #define SH_BACKEND_TILE_ELEMENTS 8192
 
-/** Elements in device memory, and their tiles in host memory. lib/codec/tile.h describes tiles. Tile k begins at k
-    times the bytes of the largest tile, which are 16 more than those of its elements. \since 0.2 */
+/** Elements in device memory, and their tiles in host memory. lib/codec/tile.h describes tiles, and
+    lib/codec/tiles_apart.h where they lie: the body of each where its elements would lie, and its header of 16 bytes
+    beside those of the others. \since 0.2 */
 typedef struct sh_backend_tiles {
     uint32_t struct_size;
     uint32_t format;   /**< SH_BACKEND_FORMAT_* */
     uint64_t device;   /**< Address of the elements: a multiple of 16. */
-    void* host;        /**< Pinned memory: a multiple of 16. */
+    void* host;        /**< Pinned memory for the bodies, as many bytes as the elements have, filled up to a multiple of
+                            16: a multiple of 16. */
     uint64_t elements; /**< At least 1. */
+    void* headers;     /**< Pinned memory of 16 bytes for each 8,192 elements: a multiple of 16. */
 } sh_backend_tiles;
 
 /** What the library offers to a backend. Valid until the process ends. */

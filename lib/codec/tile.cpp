@@ -44,12 +44,11 @@ struct Elements {
         return static_cast<Word>((rest & kMantissaMask) | exponent << kMantissa |
                                  rest >> kMantissa << (kMantissa + kExponent));
     }
-    static uint64_t raw_bytes(uint32_t elements) {
-        return kHeaderBytes + tile_aligned(uint64_t(elements) * sizeof(Word));
-    }
+    // Of the body.
+    static uint64_t raw_bytes(uint32_t elements) { return tile_aligned(uint64_t(elements) * sizeof(Word)); }
     static uint64_t coded_bytes(uint32_t elements, uint32_t escapes) {
         const uint64_t all = filled(elements);
-        return kHeaderBytes + tile_aligned(all / 8 * (kCodeBits + kRestPlanes) + all * kRestBytes + escapes);
+        return tile_aligned(all / 8 * (kCodeBits + kRestPlanes) + all * kRestBytes + escapes);
     }
 };
 
@@ -109,7 +108,7 @@ uint8_t* write_escapes(const uint8_t* codes, const uint8_t* exponents, uint32_t 
 }
 
 template <FloatFormat kFormat>
-uint64_t pack_elements(const void* from, uint32_t elements, uint8_t* to) {
+uint64_t pack_elements(const void* from, uint32_t elements, uint8_t* to_header, uint8_t* to) {
     using Of = Elements<kFormat>;
     std::array<typename Of::Word, kTileElements> words;
     std::memcpy(words.data(), from, uint64_t(elements) * sizeof(typename Of::Word));
@@ -119,18 +118,18 @@ uint64_t pack_elements(const void* from, uint32_t elements, uint8_t* to) {
     const Code code(exponents.data(), elements);
     const uint64_t raw = Of::raw_bytes(elements), size = Of::coded_bytes(elements, code.escapes);
     TileHeader header = {};
-    if (size * 20 > raw * 19) {
+    if ((kHeaderBytes + size) * 20 > (kHeaderBytes + raw) * 19) {
         header.kind = kRaw;
-        std::memcpy(to, &header, sizeof header);
+        std::memcpy(to_header, &header, sizeof header);
         std::memset(to + raw - kTileAlignment, 0, kTileAlignment);
-        std::memcpy(to + kHeaderBytes, words.data(), uint64_t(elements) * sizeof(typename Of::Word));
+        std::memcpy(to, words.data(), uint64_t(elements) * sizeof(typename Of::Word));
         return raw;
     }
     header.kind = kCoded;
     header.escapes = code.escapes;
     std::copy(code.table.begin(), code.table.end(), header.table);
-    std::memcpy(to, &header, sizeof header);
-    uint8_t* next = to + kHeaderBytes;
+    std::memcpy(to_header, &header, sizeof header);
+    uint8_t* next = to;
 
     code.write(exponents.data(), elements, codes.data());
     std::fill(codes.begin() + elements, codes.begin() + all, uint8_t(0));
@@ -173,19 +172,16 @@ bool decode_exponents(const TileHeader& header, const uint8_t* escapes, uint32_t
 }
 
 template <FloatFormat kFormat>
-bool unpack_elements(std::span<const uint8_t> tile, uint32_t elements, void* to) {
+bool unpack_elements(const TileHeader& header, std::span<const uint8_t> body, uint32_t elements, void* to) {
     using Of = Elements<kFormat>;
-    if (tile.size() < kHeaderBytes) return false;
-    TileHeader header;
-    std::memcpy(&header, tile.data(), sizeof header);
     if (header.reserved != 0 || header.kind > kCoded || header.escapes > elements) return false;
-    const uint8_t* next = tile.data() + kHeaderBytes;
+    const uint8_t* next = body.data();
     if (header.kind == kRaw) {
-        if (tile.size() != Of::raw_bytes(elements) || header.escapes) return false;
+        if (body.size() != Of::raw_bytes(elements) || header.escapes) return false;
         std::memcpy(to, next, uint64_t(elements) * sizeof(typename Of::Word));
         return true;
     }
-    if (tile.size() != Of::coded_bytes(elements, header.escapes)) return false;
+    if (body.size() != Of::coded_bytes(elements, header.escapes)) return false;
     const uint32_t all = filled(elements);
     Bytes exponents, high;
     next = read_planes(next, all, kCodeBits, exponents.data());
@@ -201,6 +197,12 @@ bool unpack_elements(std::span<const uint8_t> tile, uint32_t elements, void* to)
     }
     std::memcpy(to, words.data(), uint64_t(elements) * sizeof(typename Of::Word));
     return true;
+}
+
+TileHeader header_at(const uint8_t* place) {
+    TileHeader header;
+    std::memcpy(&header, place, sizeof header);
+    return header;
 }
 
 // Calls `work` with the format as a template argument.
@@ -224,31 +226,43 @@ auto with_format(FloatFormat format, Work&& work) {
 }  // namespace
 
 uint64_t largest_tile_bytes(FloatFormat format, uint32_t elements) {
-    return with_format(format, [&]<FloatFormat kFormat> { return Elements<kFormat>::raw_bytes(elements); });
+    return with_format(format,
+                       [&]<FloatFormat kFormat> { return kHeaderBytes + Elements<kFormat>::raw_bytes(elements); });
 }
 
 uint64_t smallest_tile_bytes(FloatFormat format, uint32_t elements) {
     return with_format(format, [&]<FloatFormat kFormat> {
-        return std::min(Elements<kFormat>::raw_bytes(elements), Elements<kFormat>::coded_bytes(elements, 0));
+        using Of = Elements<kFormat>;
+        return kHeaderBytes + std::min(Of::raw_bytes(elements), Of::coded_bytes(elements, 0));
     });
+}
+
+uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* header, uint8_t* body) {
+    return with_format(format,
+                       [&]<FloatFormat kFormat> { return pack_elements<kFormat>(from, elements, header, body); });
 }
 
 uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* to) {
-    return with_format(format, [&]<FloatFormat kFormat> { return pack_elements<kFormat>(from, elements, to); });
+    return kHeaderBytes + pack_tile(format, from, elements, to, to + kHeaderBytes);
+}
+
+bool unpack_tile(FloatFormat format, const uint8_t* header, std::span<const uint8_t> body, uint32_t elements,
+                 void* to) {
+    const TileHeader read = header_at(header);
+    return with_format(format, [&]<FloatFormat kFormat> { return unpack_elements<kFormat>(read, body, elements, to); });
 }
 
 bool unpack_tile(FloatFormat format, std::span<const uint8_t> tile, uint32_t elements, void* to) {
-    return with_format(format, [&]<FloatFormat kFormat> { return unpack_elements<kFormat>(tile, elements, to); });
+    return tile.size() >= kHeaderBytes && unpack_tile(format, tile.data(), tile.subspan(kHeaderBytes), elements, to);
 }
 
-std::span<const uint8_t> tile_at(const uint8_t* place, FloatFormat format, uint32_t elements) {
-    TileHeader header;
-    std::memcpy(&header, place, sizeof header);
-    const uint64_t most = largest_tile_bytes(format, elements);
-    const uint64_t coded = with_format(format, [&]<FloatFormat kFormat> {
-        return Elements<kFormat>::coded_bytes(elements, std::min(header.escapes, elements));
+uint64_t body_bytes(FloatFormat format, const uint8_t* header, uint32_t elements) {
+    const TileHeader read = header_at(header);
+    return with_format(format, [&]<FloatFormat kFormat> {
+        using Of = Elements<kFormat>;
+        const uint64_t raw = Of::raw_bytes(elements);
+        return read.kind == kRaw ? raw : std::min(raw, Of::coded_bytes(elements, std::min(read.escapes, elements)));
     });
-    return {place, header.kind == kRaw ? most : std::min(most, coded)};
 }
 
 bool is_raw_tile(std::span<const uint8_t> tile) {

@@ -41,35 +41,19 @@ uint64_t smallest_tile_bytes(FloatFormat format, uint32_t elements);
 // are if packing saves less than a twentieth. `from` needs no alignment.
 uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* to);
 
+// The same with the header, kTileAlignment bytes, and the body apart. Returns the bytes of the body.
+uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* header, uint8_t* body);
+
 // Unpacks a tile of that many elements. False if it is not such a tile; `to` has any contents then. Reads and writes
 // within bounds whatever the tile holds.
 bool unpack_tile(FloatFormat format, std::span<const uint8_t> tile, uint32_t elements, void* to);
+// The same with the header and the body apart.
+bool unpack_tile(FloatFormat format, const uint8_t* header, std::span<const uint8_t> body, uint32_t elements, void* to);
 
-// Tiles that lie apart, each at its place, so that nobody needs to know how long the others are.
-struct TilePlace {
-    FloatFormat format = FloatFormat::bf16;
-    uint64_t offset = 0;  // of its elements, in bytes
-    uint32_t elements = 0;
-    uint64_t place = 0;
-};
-// The bytes from one tile to the next.
-constexpr uint64_t tile_stride(FloatFormat format) {
-    return kTileAlignment + uint64_t(kTileElements) * fields_of(format).bytes();
-}
-constexpr uint64_t bytes_of_tiles_apart(FloatFormat format, uint64_t elements) {
-    return (elements + kTileElements - 1) / kTileElements * tile_stride(format);
-}
-template <class Visit>
-void each_tile(FloatFormat format, uint64_t elements, Visit&& visit) {
-    for (uint64_t tile = 0, done = 0; done < elements; tile++, done += kTileElements)
-        visit(TilePlace{format, done * fields_of(format).bytes(),
-                        static_cast<uint32_t>(std::min<uint64_t>(elements - done, kTileElements)),
-                        tile * tile_stride(format)});
-}
-// The tile at its place, as long as its header says, and never longer than a tile can be.
-std::span<const uint8_t> tile_at(const uint8_t* place, FloatFormat format, uint32_t elements);
+// The bytes of the body, as the header says. Never more than the elements have, filled up to kTileAlignment.
+uint64_t body_bytes(FloatFormat format, const uint8_t* header, uint32_t elements);
 
-// Whether a tile keeps its elements as they are.
+// Whether a tile, of which at least the header is there, keeps its elements as they are.
 bool is_raw_tile(std::span<const uint8_t> tile);
 
 }  // namespace stagehand::codec

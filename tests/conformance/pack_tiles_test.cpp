@@ -2,13 +2,14 @@
 #include <cstring>
 
 #include "../unit/codec/weights.h"
-#include "codec/tile.h"
+#include "core/device/tile_packing.h"
 #include "instantiate.h"
 
 namespace conformance {
 namespace {
 
 namespace codec = stagehand::codec;
+namespace core = stagehand::core;
 using codec::FloatFormat;
 using codec::test::any_bits;
 using codec::test::kFormats;
@@ -40,10 +41,19 @@ protected:
     }
     void make(FloatFormat format, uint64_t elements) {
         contents_ = elements * codec::fields_of(format).bytes();
-        const uint64_t tiles = codec::bytes_of_tiles_apart(format, elements);
+        bodies_ = codec::room_for_bodies(format, elements);
+        headers_ = codec::room_for_headers(elements);
         memory_ = new_memory((contents_ + kGuard + 255) / 256 * 256);
-        host_ = std::make_unique<PinnedBytes>(backend(), device(), std::vector<uint8_t>(tiles + kGuard, kUntouched));
-        tiles_ = {sizeof tiles_, static_cast<uint32_t>(format), memory_.address, host_->data(), elements};
+        host_ = std::make_unique<PinnedBytes>(backend(), device(),
+                                              std::vector<uint8_t>(bodies_ + kGuard + headers_ + kGuard, kUntouched));
+        auto* const host = static_cast<uint8_t*>(host_->data());
+        in_host_ = {format, elements, host, host + bodies_ + kGuard};
+        tiles_ = core::tiles_at(memory_.address, in_host_);
+    }
+    void expect_guards() {
+        const std::vector<uint8_t> untouched(kGuard, kUntouched);
+        for (const uint8_t* const end : {in_host_.bodies + bodies_, in_host_.headers + headers_})
+            EXPECT_EQ(std::vector<uint8_t>(end, end + kGuard), untouched);
     }
     void pack() {
         SH_OK_OR_END(backend().pack_tiles(device(), stream_, &tiles_));
@@ -62,9 +72,10 @@ protected:
     }
 
     sh_stream stream_ = 0;
-    uint64_t contents_ = 0;
+    uint64_t contents_ = 0, bodies_ = 0, headers_ = 0;
     Memory memory_;
     std::unique_ptr<PinnedBytes> host_;
+    codec::TilesApart in_host_;
     sh_backend_tiles tiles_ = {};
 };
 
@@ -78,20 +89,18 @@ TEST_P(PackTilesTest, the_host_unpacks_what_the_device_packs) {
                     random ? any_bits(format, elements, 1) : weights(format, elements, 1);
                 write(memory_.address, contents);
                 pack();
-                const auto* const host = static_cast<const uint8_t*>(host_->data());
                 std::vector<uint8_t> found(contents.size());
                 uint64_t coded = 0, count = 0;
-                codec::each_tile(format, elements, [&](const codec::TilePlace& tile) {
-                    const auto bytes = codec::tile_at(host + tile.place, format, tile.elements);
-                    EXPECT_TRUE(codec::unpack_tile(format, bytes, tile.elements, found.data() + tile.offset));
-                    coded += !codec::is_raw_tile(bytes);
+                codec::each_tile(in_host_, [&](const codec::TileApart& tile) {
+                    const uint64_t body = codec::body_bytes(format, tile.header, tile.elements);
+                    EXPECT_TRUE(codec::unpack_tile(format, tile.header, {tile.body, body}, tile.elements,
+                                                   found.data() + tile.offset));
+                    coded += !codec::is_raw_tile({tile.header, codec::kTileAlignment});
                     count++;
                 });
                 EXPECT_EQ(found, contents);
                 EXPECT_TRUE(random || coded + 1 >= count) << coded << " of " << count;
-                const uint64_t tiles = codec::bytes_of_tiles_apart(format, elements);
-                EXPECT_EQ(std::vector<uint8_t>(host + tiles, host + tiles + kGuard),
-                          std::vector<uint8_t>(kGuard, kUntouched));
+                expect_guards();
                 EXPECT_EQ(unpacked(), guarded(contents));
             }
 }
@@ -101,10 +110,7 @@ TEST_P(PackTilesTest, the_device_unpacks_what_the_host_packs) {
         for (const uint64_t elements : kCounts) {
             make(format, elements);
             const std::vector<uint8_t> contents = weights(format, elements, 2);
-            codec::each_tile(format, elements, [&](const codec::TilePlace& tile) {
-                codec::pack_tile(format, contents.data() + tile.offset, tile.elements,
-                                 static_cast<uint8_t*>(host_->data()) + tile.place);
-            });
+            codec::pack_tiles(in_host_, contents.data());
             EXPECT_EQ(unpacked(), guarded(contents)) << tiles_.format << ", " << elements;
         }
 }
@@ -113,15 +119,14 @@ TEST_P(PackTilesTest, nothing_beyond_the_elements_is_written_whatever_the_tiles_
     for (const FloatFormat format : kFormats) {
         make(format, 20'000);
         for (uint64_t seed = 0; seed < 20; seed++) {
-            const std::vector<uint8_t> noise =
-                any_bits(FloatFormat::f8_e4m3, codec::bytes_of_tiles_apart(format, 20'000), seed);
-            std::memcpy(host_->data(), noise.data(), noise.size());
+            const std::vector<uint8_t> noise = any_bits(FloatFormat::f8_e4m3, bodies_ + headers_, seed);
+            std::memcpy(in_host_.bodies, noise.data(), bodies_);
+            std::memcpy(in_host_.headers, noise.data() + bodies_, headers_);
             if (seed % 2)  // a header that is nearly right
-                codec::each_tile(format, 20'000, [&](const codec::TilePlace& tile) {
-                    auto* const at = static_cast<uint8_t*>(host_->data()) + tile.place;
-                    std::memset(at + 7, 0, 9);
-                    at[7] = 1;
-                    at[9] = static_cast<uint8_t>(seed);
+                codec::each_tile(in_host_, [&](const codec::TileApart& tile) {
+                    std::memset(tile.header + 7, 0, 9);
+                    tile.header[7] = 1;
+                    tile.header[9] = static_cast<uint8_t>(seed);
                 });
             const std::vector<uint8_t> found = unpacked();
             EXPECT_EQ(std::vector<uint8_t>(found.end() - kGuard, found.end()),
@@ -146,10 +151,12 @@ TEST_P(PackTilesTest, a_description_that_is_impossible_is_refused) {
     refuses();
     tiles_.device += 8;
     refuses();
-    tiles_.host = static_cast<char*>(tiles_.host) + 4;
-    refuses();
-    tiles_.host = nullptr;
-    refuses();
+    for (void** const memory : {&tiles_.host, &tiles_.headers}) {
+        *memory = static_cast<char*>(*memory) + 4;
+        refuses();
+        *memory = nullptr;
+        refuses();
+    }
 }
 
 SH_ON_EVERY_BACKEND(PackTilesTest);

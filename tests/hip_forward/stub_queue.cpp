@@ -254,9 +254,11 @@ STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsign
         sh_backend_tiles tiles = {};
         tiles.struct_size = sizeof tiles;
         tiles.format = static_cast<uint32_t>(program - (out ? kPackTiles : kUnpackTiles)) + SH_BACKEND_FORMAT_BF16;
-        tiles.device = argument(out ? 0 : 2);
-        tiles.host = reinterpret_cast<void*>(argument(out ? 2 : 0));
-        tiles.elements = argument(1);
+        const size_t in_host = out ? 2 : 0;
+        tiles.device = argument(out ? 0 : 3);
+        tiles.host = reinterpret_cast<void*>(argument(in_host));
+        tiles.headers = reinterpret_cast<void*>(argument(in_host + 1));
+        tiles.elements = argument(out ? 1 : 2);
         return queue(stream, Kind::launch, [=](const sh_backend& backend, sh_backend_device* device, sh_stream own) {
             return out ? backend.pack_tiles(device, own, &tiles) : backend.unpack_tiles(device, own, &tiles);
         });

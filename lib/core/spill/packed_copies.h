@@ -1,18 +1,13 @@
-// Packed copies: saved tensors that cross the link packed. In host memory they lie in tiles (lib/codec/tile.h), apart,
-// so that nobody needs to know how long each is.
+// Packed copies: saved tensors that cross the link packed.
 #pragma once
 
 #include <cstdint>
 
-#include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/device/tile_packing.h"
 #include "core/spill/copies.h"
 
 namespace stagehand::core {
-
-// Whether the device packs, by packing something and unpacking it again. Not free: a driver may translate programs for
-// it. The log has the reason if not.
-bool can_pack(BackendDevice& device, sh_stream stream);
 
 // Whether the copy has elements of a known format, is aligned, and is large enough to be worth it.
 bool may_be_packed(const SavedCopy& copy);

@@ -45,7 +45,7 @@ Status SpillLanes::open(bool packs) {
     SH_TRY(back_.open());
     SH_TRY(device_.event_create(false, &leaves_after_));
     SH_TRY(device_.event_create(false, &comes_back_after_));
-    packs_ = packs && can_pack(device_, to_host_.stream());
+    packs_ = packs && can_pack(device_, to_host_.stream(), "saved tensors");
     return Status();
 }
 
