@@ -18,7 +18,7 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-constexpr std::uint64_t kinds = 6;  // of cycles, for each shape
+constexpr std::uint64_t kinds = 8;  // of cycles, for each shape
 constexpr int slow_cycles = 2;      // of the kinds that pin host memory, which takes seconds
 
 struct Shape {
@@ -98,16 +98,16 @@ struct Cycles {
     std::vector<double> resume_ns;
     std::uint64_t released_bytes = 0;  // copied in the last cycle
     std::uint64_t resumed_bytes = 0;
+    std::uint64_t packed_bytes = 0;  // of the resumed ones
 };
 
 // Measures one shape.
 class Cycler {
 public:
-    // `flags` are those of the allocations.
-    Cycler(Bench& bench, const DeviceCopies& copies, const Shape& shape, std::uint32_t flags)
+    Cycler(Bench& bench, const DeviceCopies& copies, const Shape& shape, const sh_alloc_options& options)
         : bench_(bench),
           free_before_(device_memory(bench.device).free_bytes),
-          memory_(bench.device, copies, shape.sizes, flags),
+          memory_(bench.device, copies, shape.sizes, options),
           footprint_(memory_.info().device_bytes) {
         memory_.write();
     }
@@ -131,6 +131,7 @@ public:
         times->resume_ns.push_back(static_cast<double>(resumed.ns));
         times->released_bytes = released.copied_bytes;
         times->resumed_bytes = resumed.copied_bytes;
+        times->packed_bytes = resumed.packed_bytes;
     }
 
     // Ends the command with an error if contents are not what was written.
@@ -193,9 +194,9 @@ public:
     void add(Cycler& of, const char* kind, const Cycles& cycles) {
         const auto bytes = static_cast<double>(of.memory().bytes());
         add_row(of, fmt::format("{}: release, {}", shape_.name, kind), cycles.release_ns, bytes / link_.to_host,
-                cycles.released_bytes);
+                {{"copied_bytes", cycles.released_bytes}});
         add_row(of, fmt::format("{}: resume, {}", shape_.name, kind), cycles.resume_ns, bytes / link_.to_device,
-                cycles.resumed_bytes);
+                {{"copied_bytes", cycles.resumed_bytes}, {"packed_bytes", cycles.packed_bytes}});
     }
 
     // The figures of the shape, which are known at the end.
@@ -216,8 +217,7 @@ public:
     }
 
 private:
-    void add_row(Cycler& of, std::string name, const std::vector<double>& ns, double link_seconds,
-                 std::uint64_t copied) {
+    void add_row(Cycler& of, std::string name, const std::vector<double>& ns, double link_seconds, const Json& more) {
         Row row = {std::move(name), Unit::seconds, median(ns) / 1e9, link_seconds, "all bytes / pinned link"};
         const auto [shortest, longest] = std::minmax_element(ns.begin(), ns.end());
         row.remark = fmt::format("{} of the link", ratio_text(row.limit, row.value));
@@ -225,11 +225,11 @@ private:
                     {"allocations", of.memory().allocations()},
                     {"bytes", of.memory().bytes()},
                     {"footprint_bytes", of.footprint()},
-                    {"copied_bytes", copied},
                     {"cycles", ns.size()},
                     {"shortest_seconds", *shortest / 1e9},
                     {"longest_seconds", *longest / 1e9},
                     {"ratio_to_link", row.value > 0 ? row.limit / row.value : 0}};
+        row.more.update(more);
         report_.rows.push_back(std::move(row));
     }
 
@@ -284,7 +284,7 @@ private:
 // Returns the link that the rows compare with.
 PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies, const Shape& shape,
                                        std::uint64_t first_step, GroupReport& report) {
-    Cycler cycler(bench, copies, shape, 0);
+    Cycler cycler(bench, copies, shape, SH_ALLOC_OPTIONS_INIT);
     const PausableMemory::Speed link = link_of(bench, copies, cycler.memory());
     cycler.memory().write();  // the measurement of the link has left other contents
     Rows rows(shape, link, report);
@@ -308,12 +308,32 @@ PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies,
 // Memory whose contents never change, as the engine promises.
 void measure_constant(Bench& bench, const DeviceCopies& copies, const Shape& shape, const PausableMemory::Speed& link,
                       std::uint64_t first_step, GroupReport& report) {
-    Cycler cycler(bench, copies, shape, SH_ALLOC_CONST);
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    options.flags = SH_ALLOC_CONST;
+    Cycler cycler(bench, copies, shape, options);
     Cycles first;  // brings the contents to the host
     cycler.cycle(SH_CONTENTS_DEFAULT, &first);
     Rows rows(shape, link, report);
     Kinds kinds(bench, shape, cycler, rows, first_step);
     kinds.measure("constant contents", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
+    if (!stopped()) {
+        cycler.watch_resume();
+    }
+    rows.complete(cycler);
+}
+
+// Weights, which cross the link packed where the device packs.
+void measure_packed(Bench& bench, const DeviceCopies& copies, const Shape& shape, const PausableMemory::Speed& link,
+                    std::uint64_t first_step, GroupReport& report) {
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    options.format = SH_FORMAT_BF16;
+    Cycler cycler(bench, copies, shape, options);
+    Cycles first;  // pins host memory
+    cycler.cycle(SH_CONTENTS_DEFAULT, &first);
+    Rows rows(shape, link, report);
+    Kinds kinds(bench, shape, cycler, rows, first_step);
+    kinds.measure("weights packed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
+    kinds.measure("weights packed, unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
     if (!stopped()) {
         cycler.watch_resume();
     }
@@ -341,7 +361,10 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
         const PausableMemory::Speed link = measure_changing(bench, *copies, shapes[i], i * kinds, report);
         if (!stopped()) {
-            measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 1, report);
+            measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 3, report);
+        }
+        if (!stopped()) {
+            measure_packed(bench, *copies, shapes[i], link, (i + 1) * kinds - 2, report);
         }
     }
 }

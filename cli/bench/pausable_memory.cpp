@@ -1,6 +1,7 @@
 #include "bench/pausable_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <random>
 
@@ -23,16 +24,26 @@ std::uint64_t pattern_offset(std::uint64_t address, std::uint64_t round) {
     return (address / 512 * spread + round * 7919) % offsets * offset_unit;
 }
 
+void fill(const HostMemory& memory, bool weights) {
+    std::mt19937_64 random(1);
+    if (!weights) {
+        auto* const words = static_cast<std::uint64_t*>(memory.data());
+        std::generate(words, words + memory.bytes() / sizeof *words, random);
+        return;
+    }
+    std::normal_distribution<float> normal(0, 0.02F);
+    auto* const elements = static_cast<std::uint16_t*>(memory.data());
+    std::generate(elements, elements + memory.bytes() / sizeof *elements, [&] {
+        return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16U);  // cut to bf16
+    });
+}
+
 }  // namespace
 
 PausableMemory::PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes,
-                               std::uint32_t flags)
+                               const sh_alloc_options& options)
     : device_(device), copies_(copies), pattern_(device, 2 * piece_bytes), read_(device, piece_bytes) {
-    std::mt19937_64 random(1);
-    auto* const words = static_cast<std::uint64_t*>(pattern_.data());
-    std::generate(words, words + pattern_.bytes() / sizeof *words, random);
-    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
-    options.flags = flags;
+    fill(pattern_, options.format != 0);
     try {
         for (const std::uint64_t bytes : sizes) {
             std::uint64_t address = 0;

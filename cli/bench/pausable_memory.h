@@ -13,10 +13,10 @@ namespace stagehand::cli::bench {
 
 class PausableMemory {
 public:
-    // Allocates memory of these sizes with these flags of sh_alloc(). The device and the copies must outlive this
-    // object.
+    // Allocates memory of these sizes. The contents are random bytes, or weights if the options have a format, which
+    // is SH_FORMAT_BF16. The device and the copies must outlive this object.
     PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes,
-                   std::uint32_t flags);
+                   const sh_alloc_options& options);
     // Frees the memory, and the host memory behind it.
     ~PausableMemory();
     PausableMemory(const PausableMemory&) = delete;

@@ -35,6 +35,7 @@
 #define STAGEHAND_OCCUPANCY_H
 
 #include "base.h"
+#include "source.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,7 +66,9 @@ typedef struct sh_alloc_options {
     uint32_t contents; /**< SH_CONTENTS_* */
     const char* tag;   /**< 1 to 63 bytes, and not the tag of a runtime. NULL: "default". */
     uint32_t flags;    /**< SH_ALLOC_* */
-    uint32_t reserved;
+    /** SH_FORMAT_* of most elements of the contents: they cross the link packed in pauses, without loss. 0: as they
+        are. A device that does not pack copies them as they are. \since 0.2 */
+    uint32_t format;
 } sh_alloc_options;
 
 #define SH_ALLOC_OPTIONS_INIT \
@@ -77,7 +80,7 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 
 /**
  * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
- * other allocations of the same tag, `contents` and flags. Larger allocations take whole pages.
+ * other allocations of the same tag, `contents`, flags and format. Larger allocations take whole pages.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
@@ -135,7 +138,8 @@ typedef struct sh_pause_options {
     const char* const* tags; /**< `tag_count` tags. */
     uint64_t tag_count;      /**< 0: all tags that run, of which there may be none. */
     uint32_t contents;       /**< SH_CONTENTS_*, in place of the allocations' own values. */
-    uint32_t reserved;
+    uint32_t format;         /**< SH_FORMAT_*, in place of the allocations' own values. 0: as each allocation says.
+                                  \since 0.2 */
     /** `unused_count` ranges whose contents the engine does not need, in any order. Host memory does not keep the pages
         of up to 2 MiB that lie wholly inside the ranges. The contents of the ranges are undefined after the call, even
         if it fails. Memory that the call does not pause is ignored. */
@@ -183,10 +187,12 @@ typedef struct sh_occupancy_change {
     /** sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0. */
     uint64_t unchanged_bytes;
     uint64_t helped_bytes; /**< The part of copied_bytes that came or went over helpers' links. \since 0.2 */
+    uint64_t packed_bytes; /**< The part of copied_bytes that crossed the link packed: see sh_alloc_options.format.
+                                \since 0.2 */
 } sh_occupancy_change;
 
 #define SH_OCCUPANCY_CHANGE_INIT \
-    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
     const sh_occupancy_change initial = SH_OCCUPANCY_CHANGE_INIT;
     *change = initial;
@@ -206,6 +212,10 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * memory for the next sh_pause(), until sh_occupancy_trim(). Contents that the memory still has from the previous pause
  * are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
  * that cannot hash copies everything.
+ *
+ * Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
+ * host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
+ * fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are.
  * @param options    NULL: all tags that run.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.

@@ -26,14 +26,15 @@ public:
     Allocation(const Device& device, std::uint64_t bytes) : device_(device.get()), bytes_(bytes) {
         check(sh_alloc(device_, bytes, nullptr, &address_));
     }
-    // `contents`: SH_CONTENTS_*. `flags`: SH_ALLOC_*.
+    // `contents`: SH_CONTENTS_*. `flags`: SH_ALLOC_*. `format`: SH_FORMAT_*, see sh_alloc_options.
     Allocation(const Device& device, std::uint64_t bytes, const std::string& tag,
-               std::uint32_t contents = SH_CONTENTS_DEFAULT, std::uint32_t flags = 0)
+               std::uint32_t contents = SH_CONTENTS_DEFAULT, std::uint32_t flags = 0, std::uint32_t format = 0)
         : device_(device.get()), bytes_(bytes) {
         sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
         options.tag = tag.c_str();
         options.contents = contents;
         options.flags = flags;
+        options.format = format;
         check(sh_alloc(device_, bytes, &options, &address_));
     }
     Allocation(Allocation&& other) noexcept : device_(other.device_), bytes_(other.bytes_), address_(other.release()) {}

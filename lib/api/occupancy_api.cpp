@@ -38,6 +38,12 @@ Status check_contents(uint32_t contents) {
                   "options.contents is " + std::to_string(contents) + ", which is not one of SH_CONTENTS_*");
 }
 
+Status check_format(uint32_t format) {
+    if (format <= SH_FORMAT_F8_E5M2) return Status();
+    return Status(SH_ERROR_INVALID_ARGUMENT,
+                  "options.format is " + std::to_string(format) + ", which is not one of SH_FORMAT_*");
+}
+
 std::optional<core::Fate> fate(uint32_t contents) {
     switch (contents) {
         case SH_CONTENTS_STAGE:
@@ -104,10 +110,12 @@ Status take_pause(const sh_pause_options* given, Pause* out) {
     sh_pause_options options;
     SH_TRY(take_options(given, "options", &options));
     SH_TRY(check_contents(options.contents));
+    SH_TRY(check_format(options.format));
     const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED;
     SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
     if (options.folder && !*options.folder) return Status(SH_ERROR_INVALID_ARGUMENT, "options.folder is empty");
     out->wishes.contents = fate(options.contents);
+    out->wishes.format = options.format;
     out->wishes.copy_all = options.flags & SH_OCCUPANCY_COPY_ALL;
     out->wishes.pinned = !(options.flags & SH_OCCUPANCY_UNPINNED);
     if (options.folder) out->wishes.folder = options.folder;
@@ -143,11 +151,13 @@ sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* op
         sh_alloc_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         SH_TRY(check_contents(wanted.contents));
+        SH_TRY(check_format(wanted.format));
         if (wanted.flags & ~uint32_t(SH_ALLOC_CONST))
             return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         std::string tag;
         SH_TRY(take_tag(wanted.tag, &tag));
-        const core::Keeping keeping{fate(wanted.contents).value_or(core::Fate()), (wanted.flags & SH_ALLOC_CONST) != 0};
+        const core::Keeping keeping{fate(wanted.contents).value_or(core::Fate()), (wanted.flags & SH_ALLOC_CONST) != 0,
+                                    wanted.format};
         return at.alloc(bytes, tag, keeping, out_address);
     });
 }

@@ -105,6 +105,16 @@ void allocations_may_end_while_they_are_away(sh::Device& device) {
     device.resume();
 }
 
+void contents_of_a_format_cross_the_link_packed(sh::Device& device) {
+    const sh::Allocation weights(device, 4 * kMiB, "weights", SH_CONTENTS_DEFAULT, 0, SH_FORMAT_BF16);
+    const sh::Allocation plain(device, 2 * kMiB, "plain");
+    std::memset(bytes_of(weights), 7, weights.size());
+    std::memset(bytes_of(plain), 8, plain.size());
+    CHECK(device.pause().packed_bytes == 4 * kMiB);
+    CHECK(device.resume().packed_bytes == 4 * kMiB);
+    CHECK(bytes_of(weights)[4 * kMiB - 1] == 7 && bytes_of(plain)[0] == 8);
+}
+
 void what_has_not_changed_and_what_is_unused_is_not_copied(sh::Device& device) {
     const sh::Allocation weights(device, 6 * kMiB, "weights");
     const sh::Allocation fixed(device, 2 * kMiB, "fixed", SH_CONTENTS_DEFAULT, SH_ALLOC_CONST);
@@ -225,6 +235,7 @@ int main() {
         tags_are_paused_one_by_one(device);
         allocations_end_by_scope(device);
         allocations_may_end_while_they_are_away(device);
+        contents_of_a_format_cross_the_link_packed(device);
         what_has_not_changed_and_what_is_unused_is_not_copied(device);
         contents_can_be_read_while_they_are_away(device);
         functions_are_called_before_and_after(device);

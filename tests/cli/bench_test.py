@@ -108,7 +108,7 @@ class BenchTest(CommandTest):
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
         self.assertEqual(
             counts,
-            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 36, "streaming": 27, "graph": 0},
+            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 48, "streaming": 27, "graph": 0},
         )
         self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
         self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
@@ -187,7 +187,7 @@ class BenchTest(CommandTest):
         self.assertEqual(run.code, 0, run.err)
         rows = run.json()["groups"]["occupancy"]["rows"]
         self.assertEqual(
-            [row["name"].split(": ")[1] for row in rows[:12]],
+            [row["name"].split(": ")[1] for row in rows[:16]],
             [
                 f"{call}, {contents}"
                 for contents in (
@@ -197,6 +197,8 @@ class BenchTest(CommandTest):
                     "contents unchanged",
                     "contents dropped",
                     "constant contents",
+                    "weights packed",
+                    "weights packed, unchanged",
                 )
                 for call in ("release", "resume")
             ],
@@ -209,13 +211,15 @@ class BenchTest(CommandTest):
                 self.assertGreater(row["peak_ratio"], 0.9)
                 self.assertGreaterEqual(row["host_ratio"], 1)
                 # The last cycle of each kind that keeps contents, and the one whose peak is watched.
-                constant = "constant" in row["name"]
-                self.assertEqual(row["compared_cycles"], 2 if constant else 5)
+                constant, packed = "constant" in row["name"], "packed" in row["name"]
+                self.assertEqual(row["compared_cycles"], 2 if constant else 3 if packed else 5)
                 self.assertEqual(row["cycles"], 2 if "pinned" in row["name"] else 3)
                 spared = "dropped" in row["name"] or row["name"].endswith(
-                    ("release, contents unchanged", "release, constant contents")
+                    ("release, contents unchanged", "release, constant contents", "release, weights packed, unchanged")
                 )
                 self.assertEqual(row["copied_bytes"], 0 if spared else row["footprint_bytes"])
+                if "resume" in row["name"]:
+                    self.assertEqual(row["packed_bytes"], row["footprint_bytes"] if packed else 0)
                 self.assertAlmostEqual(row["ratio_to_link"], row["limit"] / row["value"], places=6)
         for part in ("sh_pause() took", "sh_resume() took", "waiting for copies", "unmap"):
             self.assertIn(part, run.err)
@@ -241,7 +245,7 @@ class BenchTest(CommandTest):
         self.assert_rows("pinning", pinning)
         self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
         self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
-        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 36)
+        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 48)
         self.assert_rows("occupancy", result["groups"]["occupancy"]["rows"])
         graph = result["groups"]["graph"]
         self.assert_rows("graph", graph["rows"])

@@ -25,6 +25,7 @@ bool EveryCall::pause_and_resume() {
         sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
         options.tag = i ? "a tag whose name takes memory, too" : nullptr;
         options.flags = i ? SH_ALLOC_CONST : 0;
+        options.format = i ? 0 : SH_FORMAT_BF16;
         if (!ATTEMPT(sh_alloc, device_, kSizes[i], &options, &addresses[i])) return false;
         truth[i] = contents_of(200 + i, 0, kSizes[i]);
         std::memcpy(reinterpret_cast<void*>(addresses[i]), truth[i].data(), kSizes[i]);

@@ -52,6 +52,7 @@ public:
         options.tag = tag_.c_str();
         options.contents = contents;
         options.flags = constant ? SH_ALLOC_CONST : 0;
+        options.format = any_format();
         Memory memory;
         const sh_status status = sh_alloc(device_, bytes, &options, &memory.address);
         if (status != SH_OK) return expect_failure("sh_alloc", status, released_ ? SH_ERROR_INVALID_STATE : SH_OK);
@@ -71,6 +72,10 @@ public:
         Memory& memory = all_[i];
         if (released_ || memory.frozen) return;
         memory.truth = contents_of(random_(), 1, memory.bytes);
+        if (random_() % 2) {  // weights that can be packed
+            for (size_t at = 1; at < memory.bytes; at += 2)
+                memory.truth[at] = static_cast<uint8_t>(0x3c | (memory.truth[at] & 0x83));
+        }
         memory.lost_begin = memory.lost_end = 0;
         std::memcpy(reinterpret_cast<void*>(memory.address), memory.truth.data(), memory.bytes);
     }
@@ -105,6 +110,7 @@ public:
         options.tags = tags;
         options.tag_count = 1;
         options.flags = flags;
+        options.format = random_() % 4 ? 0 : any_format();
         options.unused = unused.data();
         options.unused_count = unused.size();
         const std::string folder = testing::TempDir();
@@ -191,6 +197,8 @@ public:
     }
 
 private:
+    // Half of the time none.
+    uint32_t any_format() { return random_() % 2 ? 0 : static_cast<uint32_t>(1 + random_() % SH_FORMAT_F8_E5M2); }
     bool known() const {
         sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
         return sh_occupancy_get_info(device_, tag_.c_str(), &info) == SH_OK;

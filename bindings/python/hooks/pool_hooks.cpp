@@ -25,7 +25,7 @@ struct Slot {
     bool open = false;
     uint64_t allocations = 0;
     int ordinal = 0;
-    uint32_t contents = 0;
+    uint32_t contents = 0, format = 0;
     char tag[64] = {};
     char error[1024] = {};  // of the last allocation or free that failed
 };
@@ -76,6 +76,7 @@ void* allocate(std::size_t index, ssize_t bytes, int ordinal) {
     sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
     options.tag = slot.tag;
     options.contents = slot.contents;
+    options.format = slot.format;
     uint64_t address = 0;
     if (sh_alloc(slot.device, uint64_t(bytes), &options, &address) < 0) {
         note_failure(slot);
@@ -96,7 +97,8 @@ void give_back(std::size_t index, void* memory) {
 
 // Opens a slot on a device of the library, whose number in PyTorch is `ordinal`. Returns the slot, or a negative
 // status: SH_ERROR_UNSUPPORTED if all slots are in use.
-POOL_HOOK int32_t sh_pool_open(const char* device, int32_t ordinal, const char* tag, uint32_t contents) {
+POOL_HOOK int32_t sh_pool_open(const char* device, int32_t ordinal, const char* tag, uint32_t contents,
+                               uint32_t format) {
     sh_device* opened = nullptr;
     const sh_status status = sh_device_open(device, nullptr, &opened);
     if (status < 0) return status;
@@ -104,7 +106,7 @@ POOL_HOOK int32_t sh_pool_open(const char* device, int32_t ordinal, const char* 
         const std::lock_guard<std::mutex> lock(slots_mutex);
         for (std::size_t i = 0; i < slots.size(); ++i) {
             if (slots[i].device) continue;
-            slots[i] = Slot{opened, true, 0, ordinal, contents, {}, {}};
+            slots[i] = Slot{opened, true, 0, ordinal, contents, format, {}, {}};
             std::snprintf(slots[i].tag, sizeof slots[i].tag, "%s", tag);
             return int32_t(i);
         }

@@ -362,6 +362,7 @@ class OccupancyChange:
     ns: int
     unchanged_bytes: int
     helped_bytes: int
+    packed_bytes: int
 
 
 @dataclass(frozen=True)

@@ -634,7 +634,7 @@ typedef struct sh_alloc_options {
     uint32_t contents;
     const char* tag;
     uint32_t flags;
-    uint32_t reserved;
+    uint32_t format;
 } sh_alloc_options;
 sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options,
                                         uint64_t* out_address);
@@ -655,7 +655,7 @@ typedef struct sh_pause_options {
     const char* const* tags;
     uint64_t tag_count;
     uint32_t contents;
-    uint32_t reserved;
+    uint32_t format;
     const sh_memory_range* unused;
     uint64_t unused_count;
     const char* folder;
@@ -675,6 +675,7 @@ typedef struct sh_occupancy_change {
     uint64_t ns;
     uint64_t unchanged_bytes;
     uint64_t helped_bytes;
+    uint64_t packed_bytes;
 } sh_occupancy_change;
 sh_status sh_pause(sh_device* device, const sh_pause_options* options,
                                         sh_occupancy_change* out_change);

@@ -7,6 +7,15 @@
 #include "base/once_more.h"
 
 namespace stagehand::core {
+namespace {
+
+// The room for the headers of so many bytes.
+uint64_t headers_of(uint64_t bytes, uint32_t format) {
+    if (!format) return 0;
+    return codec::room_for_headers(bytes / codec::fields_of(static_cast<codec::FloatFormat>(format)).bytes());
+}
+
+}  // namespace
 
 // Powers of two, the largest first, so that each handle lies at a multiple of its size.
 void Extent::divide() {
@@ -147,20 +156,40 @@ Status Extent::take_host_memory(const Store& store, bool* out_taken) {
     const auto pages = static_cast<uint64_t>(
         std::count_if(pages_.begin(), pages_.end(), [&](const Page& page) { return moves(page) && page.used; }));
     const bool is_there = store.files ? file_ && file_->file().folder() == store.folder : !file_ && host_.data();
-    const bool enough = contents ? is_there : places_ != 0;
-    if (enough && pages <= places_) {
-        give_places();
-        return Status();
+    const uint32_t format = store.files || !contents ? 0 : store.format;
+    const bool enough = contents ? is_there && headers_of(headers_at_, format) <= headers_bytes_ : places_ != 0;
+    if (!enough || pages > places_) {
+        drop_host_memory();
+        const uint64_t bytes = contents ? needed_bytes() : 0, headers = headers_of(bytes, format);
+        if (bytes && store.files) SH_TRY(store.files->take(store.folder, bytes, &file_));
+        if (bytes && !store.files) SH_TRY(transfer::GradualMemory::reserve(device_, bytes + headers, &host_));
+        host_.set_pins(store.pinned);
+        *out_taken = bytes != 0;
+        places_ = pages;
+        headers_at_ = bytes;
+        headers_bytes_ = headers;
     }
-    drop_host_memory();
-    const uint64_t bytes = contents ? needed_bytes() : 0;
-    if (bytes && store.files) SH_TRY(store.files->take(store.folder, bytes, &file_));
-    if (bytes && !store.files) SH_TRY(transfer::GradualMemory::reserve(device_, bytes, &host_));
-    host_.set_pins(store.pinned);
-    *out_taken = bytes != 0;
-    places_ = pages;
+    pack_as(format);
     give_places();
     return Status();
+}
+
+// The headers of two formats lie in each other's way.
+void Extent::pack_as(uint32_t format) {
+    packs_as_ = format;
+    for (Page& page : pages_)
+        if (format && page.packed && page.packed != format) page.on_host = page.same = false;
+}
+
+bool Extent::may_be_packed(const Page& page) const {
+    return packs_as_ && page.bytes % codec::bytes_of_tile(static_cast<codec::FloatFormat>(packs_as_)) == 0;
+}
+
+codec::TilesApart Extent::tiles_at(const Page& first, uint64_t bytes) const {
+    const auto format = static_cast<codec::FloatFormat>(first.packed);
+    auto* const host = static_cast<uint8_t*>(host_.data());
+    return {format, bytes / codec::fields_of(format).bytes(), host + first.place,
+            host + headers_at_ + headers_of(first.place, first.packed)};
 }
 
 void Extent::give_places() {
@@ -182,7 +211,7 @@ void Extent::give_places() {
 void Extent::drop_host_memory() {
     host_.reset();
     file_.reset();
-    places_ = 0;
+    places_ = headers_at_ = headers_bytes_ = 0;
     for (Page& page : pages_) {
         page.place = Page::kNowhere;
         page.on_host = page.same = false;

@@ -10,6 +10,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "codec/tiles_apart.h"
 #include "core/occupancy/page.h"
 #include "transfer/host/gradual_memory.h"
 #include "transfer/host/staging_file.h"
@@ -30,6 +31,7 @@ struct Store {
     transfer::StagingFiles* files = nullptr;  // of which one keeps the contents, not host memory
     std::string folder;                       // of the file
     bool pinned = true;                       // host memory, if it is new
+    uint32_t format = 0;                      // SH_FORMAT_* of contents that are packed. 0: they are not
 };
 
 // Memory that one handle of the driver stands for.
@@ -95,6 +97,13 @@ public:
     uint64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
     // Where the contents of a page are kept. Devices without contents get an address that nothing reads.
     void* host_at(const Page& page) const;
+    // Whether the page can be packed in this cycle, in host memory that is pinned as a whole.
+    bool may_be_packed(const Page& page) const;
+    uint32_t packs_as() const { return packs_as_; }  // SH_FORMAT_*
+    // Of the host memory that places and headers take.
+    uint64_t host_end() const { return headers_at_ + headers_bytes_; }
+    // Where host memory has a packed page and its neighbours.
+    codec::TilesApart tiles_at(const Page& first, uint64_t bytes) const;
     // Writes contents that are away. Fails if part of them is on the device still. What is not kept is written as 0.
     Status read(uint64_t offset, uint64_t bytes, void* out) const;
     // No copy may cross a multiple of this in host memory.
@@ -109,6 +118,7 @@ public:
     Fate contents;                     // as the allocation says
     Leaving leaving = Leaving::stage;  // in this cycle
     bool constant = false;             // its contents stay as they were when they came back
+    uint32_t format = 0;               // SH_FORMAT_* of its contents
     bool shared = false;               // small allocations share it
     uint64_t allocations = 0;
 
@@ -117,6 +127,8 @@ private:
     void divide_into_pages();
     bool moves(const Page& page) const { return page.bytes == page_bytes_; }
     void give_places();
+    void pack_as(uint32_t format);
+    void read_packed(const Page& page, uint64_t begin, uint64_t bytes, char* out) const;
     template <class Call>
     Status timed(uint64_t* total, Call&& call);
     bool maps_pages() const { return device_.maps_pages(); }
@@ -130,7 +142,9 @@ private:
     std::vector<Page> pages_;
     transfer::GradualMemory host_;
     std::unique_ptr<transfer::StagingRange> file_;
-    uint64_t places_ = 0;  // in host memory, for pages of page_bytes_. 0: no page has a place
+    uint64_t places_ = 0;                          // in host memory, for pages of page_bytes_. 0: no page has a place
+    uint64_t headers_at_ = 0, headers_bytes_ = 0;  // of packed pages, behind all places
+    uint32_t packs_as_ = 0;                        // SH_FORMAT_* in this cycle. 0: nothing is packed
 };
 
 }  // namespace stagehand::core

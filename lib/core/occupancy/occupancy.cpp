@@ -31,7 +31,8 @@ typename Map::node_type spare_node() {
 }
 
 SmallAllocations& small_of(Tag& tag, Keeping keeping) {
-    return tag.small[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)][keeping.constant];
+    auto& alike = tag.small[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)];
+    return alike[keeping.constant][keeping.format];
 }
 
 Status unknown_tag(const std::string& name) {
@@ -214,6 +215,7 @@ Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent**
     extent.contents = keeping.fate;
     extent.leaving = keeping.fate.leaving;
     extent.constant = keeping.constant;
+    extent.format = keeping.format;
     node.key() = extent.address();
     extents_.insert(std::move(node));
     std::lock_guard lock(mutex_);
@@ -238,7 +240,7 @@ Status Occupancy::free(uint64_t address) {
     if (tag.info.state == SH_OCCUPANCY_RUNNING && backend.has_device_synchronize())
         SH_TRY(backend.device_synchronize());
     const uint64_t bytes = found->second.bytes;
-    SmallAllocations& small = small_of(tag, {extent.contents, extent.constant});
+    SmallAllocations& small = small_of(tag, {extent.contents, extent.constant, extent.format});
     const Chunk chunk{extent.address(), extent.bytes()};
     if (extent.shared) small.free.give(chunk, address, whole(bytes, kAlignment));
     allocations_.erase(found);

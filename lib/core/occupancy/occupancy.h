@@ -39,11 +39,13 @@ struct TagSelection {
 struct Keeping {
     Fate fate;
     bool constant = false;
+    uint32_t format = 0;  // SH_FORMAT_*
 };
 
 // How tags are paused.
 struct PauseWishes {
     std::optional<Fate> contents;      // instead of what each allocation says
+    uint32_t format = 0;               // the same: SH_FORMAT_*
     bool copy_all = false;             // contents that have not changed are copied too
     std::vector<AddressRange> unused;  // in order, and apart from each other
     bool pinned = true;                // host memory that is new
@@ -147,6 +149,7 @@ private:
     static Status lose(const std::vector<Extent*>& extents);
     Status bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes);
     void set_state(const std::vector<Tag*>& tags, uint32_t state);
+    void note_carried(const Carried& before, sh_occupancy_change* out) const;
     void publish() noexcept;
     void note_arrived(Extent& extent, uint64_t bytes);
 

@@ -75,6 +75,13 @@ void Occupancy::set_state(const std::vector<Tag*>& tags, uint32_t state) {
     for (Tag* const tag : tags) tag->info.state = state;
 }
 
+void Occupancy::note_carried(const Carried& before, sh_occupancy_change* out) const {
+    const Carried& now = passage_.carried();
+    out->copied_bytes = now.bytes - before.bytes;
+    out->helped_bytes = now.helped - before.helped;
+    out->packed_bytes = now.packed - before.packed;
+}
+
 // --- Pause ---
 
 Status Occupancy::can_pause() const {
@@ -97,7 +104,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     const std::vector<const char*> names = chosen.names();
     const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes;
-    const uint64_t copied = passage_.copied_bytes(), helped = passage_.helped_bytes();
+    const Carried before = passage_.carried();
     SH_TRY(callbacks_.before_pause(names));
     set_state(chosen.tags, SH_OCCUPANCY_RELEASING);
     Release made{wishes, CallTimes(device_->backend(), totals_, passage_)};
@@ -112,8 +119,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     SH_TRY(status);
     out->tag_count = static_cast<uint32_t>(chosen.count());
     out->device_bytes = held - totals_.held_bytes + made.runtime_bytes;
-    out->copied_bytes = passage_.copied_bytes() - copied;
-    out->helped_bytes = passage_.helped_bytes() - helped;
+    note_carried(before, out);
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
     trace(*device_, false, names, began, *out);
@@ -189,7 +195,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     SH_TRY(select(selection, SH_OCCUPANCY_RELEASED, &chosen));
     const std::vector<const char*> names = chosen.names();
     const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes;
-    const uint64_t copied = passage_.copied_bytes(), helped = passage_.helped_bytes();
+    const Carried before = passage_.carried();
     set_state(chosen.tags, SH_OCCUPANCY_RESUMING);
     const CallTimes times(device_->backend(), totals_, passage_);
     uint64_t runtime_bytes = 0;
@@ -206,8 +212,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     callbacks_.after_resume(names);
     out->tag_count = static_cast<uint32_t>(chosen.count());
     out->device_bytes = totals_.held_bytes - held + runtime_bytes;
-    out->copied_bytes = passage_.copied_bytes() - copied;
-    out->helped_bytes = passage_.helped_bytes() - helped;
+    note_carried(before, out);
     out->unchanged_bytes = 0;
     out->ns = device_->backend().now_ns() - began;
     trace(*device_, true, names, began, *out);

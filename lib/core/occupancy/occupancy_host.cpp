@@ -33,6 +33,7 @@ Store Occupancy::Stores::next(const Extent& extent) {
     const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
     Store store;
     store.pinned = wishes_.pinned;
+    store.format = wishes_.format ? wishes_.format : extent.format;
     const bool to_file = wishes_.contents.value_or(extent.contents).to_file ||
                          (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
                          (!wishes_.folder.empty() && more > available_);
@@ -97,6 +98,7 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     SH_TRY(passage_.settle_host());
     fill_.stop();
     std::vector<Extent*> wanted;
+    bool packs = false;
     const Status status = no_throw([&] {
         wanted = preparing_;
         const std::vector<Extent*> extents = extents_of(chosen.tags);
@@ -109,6 +111,11 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
             if (store.files) continue;  // nothing to pin
             SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
+            packs = packs || store.format;
+        }
+        if (packs) {  // the driver translates programs now, not in the pause
+            SH_TRY(passage_.open());
+            (void)passage_.packs();
         }
         publish();  // memory that was too small is gone
         std::erase_if(wanted, [](const Extent* extent) { return extent->host().is_ready(); });

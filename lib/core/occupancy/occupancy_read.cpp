@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <vector>
 
 #include "core/occupancy/occupancy.h"
 #include "core/occupancy/tag.h"
@@ -73,11 +74,26 @@ Status Extent::read(uint64_t offset, uint64_t bytes, void* out) const {
                 std::memset(target, 0, to - from);
             else if (file_)
                 SH_TRY(read_file(*file_, page.place + (from - page.offset), to - from, target));
+            else if (page.packed)
+                read_packed(page, from - page.offset, to - from, target);
             else
                 std::memcpy(target, static_cast<const char*>(host_at(page)) + (from - page.offset), to - from);
         }
     }
     return Status();
+}
+
+// A part of a page, tile by tile.
+void Extent::read_packed(const Page& page, uint64_t begin, uint64_t bytes, char* out) const {
+    const codec::TilesApart all = tiles_at(page, page.bytes);
+    std::vector<char> contents(codec::bytes_of_tile(all.format));
+    codec::each_tile(all, [&](const codec::TileApart& tile) {
+        const uint64_t from = std::max(begin, tile.offset);
+        const uint64_t to = std::min(begin + bytes, tile.offset + contents.size());
+        if (from >= to) return;
+        codec::unpack_tiles({all.format, tile.elements, tile.body, tile.header}, contents.data());
+        std::memcpy(out + (from - begin), contents.data() + (from - tile.offset), to - from);
+    });
 }
 
 Status Occupancy::read(uint64_t address, uint64_t bytes, void* out) {

@@ -29,6 +29,8 @@ struct Page {
     // The page came back with these contents, and nothing is known to have changed them.
     bool same = false;
     sh_backend_digest digest = {};
+    // SH_FORMAT_* of the elements if host memory has them packed, or will once the page has left. 0: as they are.
+    uint32_t packed = 0;
 
     // In this pause: whether the page is copied, and the digest of what the device has, if `compared`.
     bool copied = true;

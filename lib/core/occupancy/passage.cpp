@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "base/once_more.h"
+#include "core/device/tile_packing.h"
 
 namespace stagehand::core {
 namespace {
@@ -62,13 +63,30 @@ Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fil
     // Until the copies have ended, host memory has neither the old contents nor the new ones.
     for (Page& page : pages)
         if (is_to_leave(page)) page.on_host = page.same = false;
+    SH_TRY(choose_packing(extent, pages, fill));
     SH_TRY(in_pieces(pages, is_to_leave, [&](const Page& first, uint64_t bytes) {
+        if (first.packed) return copy_packed(to_host_, extent, first, bytes);
         bool reached = true;
         if (extent.host().data()) SH_TRY(fill.wait_for(extent.host(), first.place + bytes, &reached));
         if (extent.file() || !reached) return carry(extent, first, bytes, true);
         return to_host_.copy(extent.address() + first.offset, extent.host_at(first), bytes);
     }));
     return note_end({&extent, &handle}, to_host_);
+}
+
+// The headers of packed pages are pinned last. So all of the host memory is waited for.
+Status Passage::choose_packing(Extent& extent, std::span<Page> pages, transfer::HostFill& fill) {
+    const auto is_packable = [&](const Page& page) { return is_to_leave(page) && extent.may_be_packed(page); };
+    bool packed = !to_host_.helped() && std::any_of(pages.begin(), pages.end(), is_packable) && packs();
+    if (packed) SH_TRY(fill.wait_for(extent.host(), extent.host_end(), &packed));
+    for (Page& page : pages)
+        if (is_to_leave(page)) page.packed = packed && is_packable(page) ? extent.packs_as() : 0;
+    return Status();
+}
+
+bool Passage::packs() {
+    if (!packs_) packs_ = can_pack(device_, to_host_.stream(), "contents that leave in pauses");
+    return *packs_;
 }
 
 Status Passage::finish_oldest_departure() {
@@ -93,7 +111,7 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     if (doubtful_ && ferry_.is_open()) SH_TRY(settle());
     first_ = count_ = 0;
     to_device_.gather(pinned_bytes(
-                          extents, [](const Handle& handle) { return !handle.filled; }, is_to_come),
+                          extents, [](const Handle& handle) { return !handle.filled; }, comes_plain),
                       "sh_resume()");
     bool over = true;
     const Status status = attempt(
@@ -136,6 +154,7 @@ Status Passage::copy_back(Extent& extent, Handle& handle) {
         SH_TRY(device_.fill(to_device_.stream(), address + handle.offset, 0, handle.bytes));
     } else {
         SH_TRY(in_pieces(extent.pages_of(handle), is_to_come, [&](const Page& first, uint64_t bytes) {
+            if (first.packed) return copy_packed(to_device_, extent, first, bytes);
             const bool reached = !extent.host().data() || extent.host().pinned_bytes() >= first.place + bytes;
             if (extent.file() || !reached) return carry(extent, first, bytes, false);
             return to_device_.copy(address + first.offset, extent.host_at(first), bytes);
@@ -188,14 +207,21 @@ Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& c
         if (!wanted(first)) continue;
         uint64_t bytes = first.bytes;
         const auto goes_on = [&](const Page& page) {
-            return wanted(page) && page.place == first.place + bytes && page.place % Extent::kPieceBytes &&
-                   bytes + page.bytes <= kPiece;
+            return wanted(page) && page.packed == first.packed && page.place == first.place + bytes &&
+                   page.place % Extent::kPieceBytes && bytes + page.bytes <= kPiece;
         };
         while (i < pages.size() && goes_on(pages[i])) bytes += pages[i++].bytes;
         SH_TRY(copy(first, bytes));
-        queued_bytes_ += bytes;
+        queued_.bytes += bytes;
+        queued_.packed += first.packed ? bytes : 0;
     }
     return Status();
+}
+
+// What cannot be told to have ended is found out by end_copies().
+Status Passage::copy_packed(HelpedLane& lane, const Extent& extent, const Page& first, uint64_t bytes) {
+    bool doubtful = false;
+    return lane.copy_packed(tiles_at(extent.address() + first.offset, extent.tiles_at(first, bytes)), {}, &doubtful);
 }
 
 // Moves contents by the ferry, as a part of the move that is queued next.
@@ -219,9 +245,9 @@ Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool le
 Status Passage::note_end(Move move, HelpedLane& lane) {
     const size_t slot = (first_ + count_) % kAhead;
     SH_TRY(lane.record(events_[slot]));
-    move.bytes = std::exchange(queued_bytes_, 0);
     const uint64_t helped = to_host_.helped_bytes() + to_device_.helped_bytes();
-    move.helped = helped - std::exchange(helped_before_, helped);
+    queued_.helped = helped - std::exchange(helped_before_, helped);
+    move.carried = std::exchange(queued_, {});
     moves_[slot] = move;
     count_++;
     return Status();
@@ -234,8 +260,10 @@ Status Passage::wait_for_oldest(HelpedLane& lane) {
     SH_TRY(ended);
     SH_TRY(lane.check());
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
-    copied_bytes_ += moves_[first_].bytes;
-    helped_bytes_ += moves_[first_].helped;
+    const Carried& moved = moves_[first_].carried;
+    carried_.bytes += moved.bytes;
+    carried_.helped += moved.helped;
+    carried_.packed += moved.packed;
     first_ = (first_ + 1) % kAhead;
     count_--;
     return Status();
@@ -257,7 +285,7 @@ void Passage::disband() {
 Status Passage::end_copies() {
     ferry_.cancel();
     first_ = count_ = 0;
-    queued_bytes_ = 0;
+    queued_ = {};
     helped_before_ = to_host_.helped_bytes() + to_device_.helped_bytes();
     Status status;
     for (HelpedLane* const lane : {&to_host_, &to_device_}) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,6 +17,13 @@
 #include "transfer/host/host_fill.h"
 
 namespace stagehand::core {
+
+// What a passage has moved.
+struct Carried {
+    uint64_t bytes = 0;
+    uint64_t helped = 0;  // the part of them that helpers have copied
+    uint64_t packed = 0;  // the part of them that crossed the link packed
+};
 
 // One caller at a time.
 class Passage {
@@ -39,6 +47,7 @@ public:
     // Where the copies to host memory are queued.
     sh_stream stream_to_host() const { return to_host_.stream(); }
     // Copies the pages of those extents that are staged, as Page::copied says, and gives their device memory back.
+    // Packs what may be packed, if the device can and no helper copies.
     // Nothing else uses the memory. Waits for the host memory that `fill` still prepares. On failure nothing is copied
     // any more, and each handle is either filled or its contents are in host memory.
     Status leave(std::span<Extent* const> extents, transfer::HostFill& fill);
@@ -46,6 +55,9 @@ public:
     // the device memory that the call took is given back, and host memory keeps its contents. The extents come in their
     // order.
     Status come_back(std::span<Extent* const> extents);
+
+    // Whether the device packs. The first call tries it. The passage is open.
+    bool packs();
 
     // Frees the buffers for contents that copies of the device do not reach. No contents are on their way.
     void free_buffers() noexcept { ferry_.close(); }
@@ -59,9 +71,8 @@ public:
     bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
     Status settle_host();
 
-    uint64_t copied_bytes() const { return copied_bytes_; }  // since the passage was opened
-    uint64_t helped_bytes() const { return helped_bytes_; }  // the part of them that helpers have copied
-    uint64_t wait_ns() const { return wait_ns_; }            // for copies, since then
+    const Carried& carried() const { return carried_; }  // since the passage was opened
+    uint64_t wait_ns() const { return wait_ns_; }        // for copies, since then
 
 private:
     static constexpr size_t kAhead = 8;  // handles whose copies are queued
@@ -69,15 +80,17 @@ private:
     struct Move {
         Extent* extent = nullptr;
         Handle* handle = nullptr;
-        uint64_t bytes = 0;   // that are copied
-        uint64_t helped = 0;  // by helpers
+        Carried carried = {};
     };
 
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
     Status copy_back(Extent& extent, Handle& handle);
     Status carry(Extent& extent, const Page& first, uint64_t bytes, bool leaves);
+    Status choose_packing(Extent& extent, std::span<Page> pages, transfer::HostFill& fill);
+    Status copy_packed(HelpedLane& lane, const Extent& extent, const Page& first, uint64_t bytes);
     static bool is_to_leave(const Page& page) { return page.used && page.copied; }
     static bool is_to_come(const Page& page) { return page.used; }
+    static bool comes_plain(const Page& page) { return page.used && !page.packed; }
     template <class Wanted, class Copy>
     Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
     Status note_end(Move move, HelpedLane& lane);
@@ -104,9 +117,10 @@ private:
     transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
-    uint64_t copied_bytes_ = 0, helped_bytes_ = 0, wait_ns_ = 0;
-    uint64_t queued_bytes_ = 0;   // of the move that is queued next
+    Carried carried_, queued_;    // the latter: of the move that is queued next
     uint64_t helped_before_ = 0;  // what helpers had been given when the last move was queued
+    uint64_t wait_ns_ = 0;
+    std::optional<bool> packs_;  // whether the device does, once somebody has asked
 };
 
 }  // namespace stagehand::core

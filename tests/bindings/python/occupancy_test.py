@@ -90,6 +90,22 @@ def test_what_has_not_changed_is_not_copied_again(device):
         device.pause(unused=[(2**64 - 1, 2)])
 
 
+def test_contents_of_a_format_cross_the_link_packed(device):
+    weights = device.alloc(4 * MIB, tag="weights", format=sh.WeightFormat.BF16)
+    rest = device.alloc(2 * MIB)
+    data, other = fill(weights, 1), fill(rest, 2)
+    assert device.pause().packed_bytes == 4 * MIB
+    assert device.resume().packed_bytes == 4 * MIB
+    device.prepare_pause(format=sh.WeightFormat.F32)
+    gone = device.pause(format=sh.WeightFormat.F32)
+    assert (gone.copied_bytes, gone.packed_bytes) == (6 * MIB, 6 * MIB)
+    assert device.read_released(weights.address, 100) == data[:100]
+    device.resume()
+    assert (read(weights), read(rest)) == (data, other)
+    with pytest.raises(sh.UsageError, match=r"options\.format is 9"):
+        device.pause(format=9)
+
+
 def test_contents_go_to_files_and_to_memory_that_is_not_pinned(device, tmp_path):
     weights = device.alloc(4 * MIB, tag="weights", contents=sh.Contents.FILE)
     rest = device.alloc(2 * MIB)

@@ -83,6 +83,34 @@ TEST_F(OccupancyHelpers, ContentsLeaveAndComeBackOverAllLinks) {
     SUCCEEDS(sh_free(device_, memory));
 }
 
+// Helpers bring more than packing does.
+TEST_F(OccupancyHelpers, ContentsOfAFormatLeaveAsTheyAre) {
+    add_neighbour("host:1", 1);
+    open_helped("host:1");
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    options.format = SH_FORMAT_BF16;
+    uint64_t memory = 0;
+    SUCCEEDS(sh_alloc(device_, kContents, &options, &memory));
+    write(memory, contents(1, kContents));
+    sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &gone));
+    SUCCEEDS(resume({}, 0, &back));
+    EXPECT_EQ(gone.packed_bytes + back.packed_bytes, 0u);
+    EXPECT_NEAR(helped_part(gone), 0.5, 0.1);
+    EXPECT_NEAR(helped_part(back), 0.5, 0.1);
+    neighbours_.clear();  // nobody helps any more: what changes leaves packed, the rest comes as it left
+    std::vector<uint8_t> truth = contents(1, kContents);
+    truth[3 * kPart] ^= 1;
+    write(memory, truth);
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &gone));
+    SUCCEEDS(resume({}, 0, &back));
+    EXPECT_EQ(gone.packed_bytes, kPart);
+    EXPECT_EQ(back.packed_bytes, kPart);
+    EXPECT_EQ(back.copied_bytes, kContents);
+    EXPECT_EQ(read(memory, kContents), truth);
+    SUCCEEDS(sh_free(device_, memory));
+}
+
 // Large and small allocations of two tags, of which some pages change between the cycles.
 TEST_F(OccupancyHelpers, EveryPieceIsRight) {
     add_neighbour("host:1", 1);

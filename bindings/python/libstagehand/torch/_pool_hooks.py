@@ -1,5 +1,5 @@
-"""The allocation functions in C that PyTorch calls for a pool. Each pool has a pair of its own: for one device, one tag
-and one kind of contents.
+"""The allocation functions in C that PyTorch calls for a pool. Each pool has a pair of its own: for one device, tag,
+kind of contents and format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PATH = pathlib.Path(__file__).parent / "libstagehand_pools.so"
 @cache
 def library() -> Any:
     hooks = ctypes.CDLL(str(PATH))
-    hooks.sh_pool_open.argtypes = [ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint32]
+    hooks.sh_pool_open.argtypes = [ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p]
+    hooks.sh_pool_open.argtypes += [ctypes.c_uint32, ctypes.c_uint32]
     hooks.sh_pool_open.restype = ctypes.c_int32
     hooks.sh_pool_take_error.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64]
     hooks.sh_pool_take_error.restype = None
@@ -30,11 +31,11 @@ def library() -> Any:
 class PoolHooks:
     """A pair of functions. It keeps its device open until it is closed and all its memory is freed."""
 
-    def __init__(self, device: str, ordinal: int, tag: str, contents: Contents) -> None:
+    def __init__(self, device: str, ordinal: int, tag: str, contents: Contents, format: int = 0) -> None:
         encoded = tag.encode()
         if not 1 <= len(encoded) <= 63 or b"\0" in encoded:
             raise ValueError(f"the tag {tag!r} does not have 1 to 63 bytes")
-        slot = int(library().sh_pool_open(device.encode(), ordinal, encoded, contents))
+        slot = int(library().sh_pool_open(device.encode(), ordinal, encoded, contents, format))
         if slot == Status.ERROR_UNSUPPORTED:
             raise UsageError(slot, f"a process has at most {MOST_POOLS} pools of different tags and devices")
         if slot < 0:

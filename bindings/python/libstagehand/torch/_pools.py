@@ -18,6 +18,7 @@ from .._generated import Contents, DeviceFlag, DeviceKind, OccupancyChange, Occu
 from .._segments import unused_ranges
 from ._device_names import begin_gpu, library_name
 from ._devices import AnyDevice
+from ._formats import FORMATS
 from ._pool_hooks import PATH, PoolHooks
 from ._pool_uses import PoolUses
 
@@ -41,10 +42,10 @@ class PausablePool:
     resume(). Threads that the `with` starts, such as those of a backward, do not use the pool.
     """
 
-    def __init__(self, tag: str, device: Device, contents: Contents, opened: bool = False) -> None:
-        self.tag, self.device, self.contents = tag, device, contents
+    def __init__(self, tag: str, device: Device, contents: Contents, format: int = 0, opened: bool = False) -> None:
+        self.tag, self.device, self.contents, self.format = tag, device, contents, format
         self._opened = opened  # the device, for this pool
-        self._hooks = PoolHooks(device.name, device.ordinal, tag, contents)
+        self._hooks = PoolHooks(device.name, device.ordinal, tag, contents, format)
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
             str(PATH), self._hooks.alloc_name, self._hooks.free_name
         )
@@ -63,7 +64,7 @@ class PausablePool:
         if self._pool is None:
             return
         with _making:
-            _pools.pop((self.device.name, self.tag, self.contents), None)
+            _pools.pop((self.device.name, self.tag, self.contents, self.format), None)
         retired, self._pool = [self._pool], None
         _uses.retire(retired)
         self._hooks.close()
@@ -140,27 +141,35 @@ class PausablePool:
 
 # Of all pools that were ever made: PyTorch may call them as long as there are tensors.
 _allocators: list[Any] = []
-_pools: dict[tuple[str, str, Contents], PausablePool] = {}
+_pools: dict[tuple[str, str, Contents, int], PausablePool] = {}
 _making = threading.Lock()
 _uses = PoolUses()
 
 
 def pausable(
-    tag: str = "default", device: AnyDevice = "cuda", *, contents: Contents | str = Contents.STAGE
+    tag: str = "default",
+    device: AnyDevice = "cuda",
+    *,
+    contents: Contents | str = Contents.STAGE,
+    format: torch.dtype | None = None,
 ) -> PausablePool:
     """Returns the pool of a GPU for a tag and for what becomes of the contents in a pause: "stage", "drop" or "zero".
-    There is one pool for each combination, until it is closed.
+    With `format`, the type of most of the tensors, they cross the link packed in pauses, without loss. There is one
+    pool for each combination, until it is closed.
 
         with libstagehand.torch.pausable("weights"):
             model = Model().cuda()
     """
     kind = Contents[contents.upper()] if isinstance(contents, str) else Contents(contents)
     kind = Contents.STAGE if kind == Contents.DEFAULT else kind
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format={format} cannot be packed: the types are {', '.join(map(str, FORMATS))}")
+    packed = int(FORMATS[format]) if format is not None else 0
     gpu = _gpu(device)
     with _making:
-        key = (gpu.name, tag, kind)
+        key = (gpu.name, tag, kind, packed)
         if key not in _pools:
-            _pools[key] = PausablePool(tag, gpu, kind, opened=gpu is not device)
+            _pools[key] = PausablePool(tag, gpu, kind, packed, opened=gpu is not device)
         return _pools[key]
 
 

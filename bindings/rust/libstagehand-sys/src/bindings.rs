@@ -862,368 +862,31 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
-///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
-pub const SH_CONTENTS_DEFAULT: _bindgen_ty_9 = 0;
-///Host memory keeps them. They come back bit for bit.
-pub const SH_CONTENTS_STAGE: _bindgen_ty_9 = 1;
-///They are lost. The contents are undefined after sh_resume().
-pub const SH_CONTENTS_DROP: _bindgen_ty_9 = 2;
-///They are lost. All bytes are 0 after sh_resume().
-pub const SH_CONTENTS_ZERO: _bindgen_ty_9 = 3;
-///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
-pub const SH_CONTENTS_FILE: _bindgen_ty_9 = 4;
-///Fate of the contents of an allocation while its tag is released.
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
-/**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
-even if that call fails. Later calls do not look at contents that host memory still has. A change that the
-engine makes to them all the same may be lost in a pause, unless the flags of the pause have
-SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents.*/
-pub const SH_ALLOC_CONST: _bindgen_ty_10 = 1;
-///Flags of sh_alloc().
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
-///How sh_alloc() allocates.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_alloc_options {
-    pub struct_size: u32,
-    ///SH_CONTENTS_*
-    pub contents: u32,
-    ///1 to 63 bytes, and not the tag of a runtime. NULL: "default".
-    pub tag: *const ::core::ffi::c_char,
-    ///SH_ALLOC_*
-    pub flags: u32,
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_alloc_options"][::core::mem::size_of::<sh_alloc_options>() - 24usize];
-    [
-        "Alignment of sh_alloc_options",
-    ][::core::mem::align_of::<sh_alloc_options>() - 8usize];
-    [
-        "Offset of field: sh_alloc_options::struct_size",
-    ][::core::mem::offset_of!(sh_alloc_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_alloc_options::contents",
-    ][::core::mem::offset_of!(sh_alloc_options, contents) - 4usize];
-    [
-        "Offset of field: sh_alloc_options::tag",
-    ][::core::mem::offset_of!(sh_alloc_options, tag) - 8usize];
-    [
-        "Offset of field: sh_alloc_options::flags",
-    ][::core::mem::offset_of!(sh_alloc_options, flags) - 16usize];
-    [
-        "Offset of field: sh_alloc_options::reserved",
-    ][::core::mem::offset_of!(sh_alloc_options, reserved) - 20usize];
-};
-///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
-pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_11 = 1;
-/**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
-may be repeated.*/
-pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_11 = 2;
-///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
-pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_11 = 4;
-/**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
-few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
-pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_11 = 8;
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
-///Device memory.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_memory_range {
-    pub address: u64,
-    pub bytes: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_memory_range"][::core::mem::size_of::<sh_memory_range>() - 16usize];
-    [
-        "Alignment of sh_memory_range",
-    ][::core::mem::align_of::<sh_memory_range>() - 8usize];
-    [
-        "Offset of field: sh_memory_range::address",
-    ][::core::mem::offset_of!(sh_memory_range, address) - 0usize];
-    [
-        "Offset of field: sh_memory_range::bytes",
-    ][::core::mem::offset_of!(sh_memory_range, bytes) - 8usize];
-};
-///The tags that sh_pause() releases, and how it releases them.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_pause_options {
-    pub struct_size: u32,
-    ///SH_OCCUPANCY_*
-    pub flags: u32,
-    ///`tag_count` tags.
-    pub tags: *const *const ::core::ffi::c_char,
-    ///0: all tags that run, of which there may be none.
-    pub tag_count: u64,
-    ///SH_CONTENTS_*, in place of the allocations' own values.
-    pub contents: u32,
-    pub reserved: u32,
-    /**`unused_count` ranges whose contents the engine does not need, in any order. Host memory does not keep the pages
-of up to 2 MiB that lie wholly inside the ranges. The contents of the ranges are undefined after the call, even
-if it fails. Memory that the call does not pause is ignored.*/
-    pub unused: *const sh_memory_range,
-    pub unused_count: u64,
-    /**The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
-environment names in TMPDIR, or /var/tmp if TMPDIR is not set. Contents of other allocations also go to files if
-`folder` is not NULL and the machine or the cgroup has too little memory for them. The files have no names, and
-exist no longer than the process.*/
-    pub folder: *const ::core::ffi::c_char,
-    /**Host memory that contents of all tags may take together. Further allocations go to files, even if `folder` is
-NULL. 0: no limit.*/
-    pub host_bytes: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 64usize];
-    [
-        "Alignment of sh_pause_options",
-    ][::core::mem::align_of::<sh_pause_options>() - 8usize];
-    [
-        "Offset of field: sh_pause_options::struct_size",
-    ][::core::mem::offset_of!(sh_pause_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_pause_options::flags",
-    ][::core::mem::offset_of!(sh_pause_options, flags) - 4usize];
-    [
-        "Offset of field: sh_pause_options::tags",
-    ][::core::mem::offset_of!(sh_pause_options, tags) - 8usize];
-    [
-        "Offset of field: sh_pause_options::tag_count",
-    ][::core::mem::offset_of!(sh_pause_options, tag_count) - 16usize];
-    [
-        "Offset of field: sh_pause_options::contents",
-    ][::core::mem::offset_of!(sh_pause_options, contents) - 24usize];
-    [
-        "Offset of field: sh_pause_options::reserved",
-    ][::core::mem::offset_of!(sh_pause_options, reserved) - 28usize];
-    [
-        "Offset of field: sh_pause_options::unused",
-    ][::core::mem::offset_of!(sh_pause_options, unused) - 32usize];
-    [
-        "Offset of field: sh_pause_options::unused_count",
-    ][::core::mem::offset_of!(sh_pause_options, unused_count) - 40usize];
-    [
-        "Offset of field: sh_pause_options::folder",
-    ][::core::mem::offset_of!(sh_pause_options, folder) - 48usize];
-    [
-        "Offset of field: sh_pause_options::host_bytes",
-    ][::core::mem::offset_of!(sh_pause_options, host_bytes) - 56usize];
-};
-///The tags that sh_resume() brings back.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_resume_options {
-    pub struct_size: u32,
-    ///SH_OCCUPANCY_NO_WAIT and SH_OCCUPANCY_REPEAT.
-    pub flags: u32,
-    ///`tag_count` tags.
-    pub tags: *const *const ::core::ffi::c_char,
-    ///0: all tags that are released, of which there may be none.
-    pub tag_count: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_resume_options"][::core::mem::size_of::<sh_resume_options>() - 24usize];
-    [
-        "Alignment of sh_resume_options",
-    ][::core::mem::align_of::<sh_resume_options>() - 8usize];
-    [
-        "Offset of field: sh_resume_options::struct_size",
-    ][::core::mem::offset_of!(sh_resume_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_resume_options::flags",
-    ][::core::mem::offset_of!(sh_resume_options, flags) - 4usize];
-    [
-        "Offset of field: sh_resume_options::tags",
-    ][::core::mem::offset_of!(sh_resume_options, tags) - 8usize];
-    [
-        "Offset of field: sh_resume_options::tag_count",
-    ][::core::mem::offset_of!(sh_resume_options, tag_count) - 16usize];
-};
-///The result of sh_pause() or sh_resume().
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_occupancy_change {
-    pub struct_size: u32,
-    ///Tags that were released, or resumed.
-    pub tag_count: u32,
-    ///Device memory that was given back, or taken.
-    pub device_bytes: u64,
-    ///Bytes of contents that were copied, in whole pages of up to 2 MiB.
-    pub copied_bytes: u64,
-    ///Time of the call, by the clock of the device.
-    pub ns: u64,
-    ///sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0.
-    pub unchanged_bytes: u64,
-    ///The part of copied_bytes that came or went over helpers' links. Since 0.2
-    pub helped_bytes: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of sh_occupancy_change",
-    ][::core::mem::size_of::<sh_occupancy_change>() - 48usize];
-    [
-        "Alignment of sh_occupancy_change",
-    ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
-    [
-        "Offset of field: sh_occupancy_change::struct_size",
-    ][::core::mem::offset_of!(sh_occupancy_change, struct_size) - 0usize];
-    [
-        "Offset of field: sh_occupancy_change::tag_count",
-    ][::core::mem::offset_of!(sh_occupancy_change, tag_count) - 4usize];
-    [
-        "Offset of field: sh_occupancy_change::device_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, device_bytes) - 8usize];
-    [
-        "Offset of field: sh_occupancy_change::copied_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, copied_bytes) - 16usize];
-    [
-        "Offset of field: sh_occupancy_change::ns",
-    ][::core::mem::offset_of!(sh_occupancy_change, ns) - 24usize];
-    [
-        "Offset of field: sh_occupancy_change::unchanged_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
-    [
-        "Offset of field: sh_occupancy_change::helped_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, helped_bytes) - 40usize];
-};
-pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_12 = 0;
-pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_12 = 1;
-pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_12 = 2;
-pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_12 = 3;
-///Of several tags or runtimes together: they are in different states.
-pub const SH_OCCUPANCY_MIXED: _bindgen_ty_12 = 4;
-///The contents are gone. The tag can only be freed, and the runtime only destroyed.
-pub const SH_OCCUPANCY_LOST: _bindgen_ty_12 = 5;
-///States of a tag.
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
-///A tag, or all tags of a device together.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_occupancy_info {
-    pub struct_size: u32,
-    ///SH_OCCUPANCY_*. SH_OCCUPANCY_RUNNING if there is no tag.
-    pub state: u32,
-    ///Empty for all tags together.
-    pub tag: [::core::ffi::c_char; 64usize],
-    ///Number of allocations. For a runtime: of blocks.
-    pub allocations: u64,
-    ///Sum of their sizes, as the engine asked for them.
-    pub bytes: u64,
-    ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
-    pub device_bytes: u64,
-    /**Contents that only host memory or a file has, in whole pages of up to 2 MiB. During a
-sh_resume(): contents that are not back yet.*/
-    pub staged_bytes: u64,
-    ///Host memory that is kept for contents, staged or not.
-    pub host_bytes: u64,
-    ///The part of host_bytes that is pinned.
-    pub pinned_bytes: u64,
-    ///How often sh_resume() brought the tag back. For all tags: the sum.
-    pub cycles: u64,
-    ///Room in files that is kept for contents, staged or not.
-    pub file_bytes: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of sh_occupancy_info",
-    ][::core::mem::size_of::<sh_occupancy_info>() - 136usize];
-    [
-        "Alignment of sh_occupancy_info",
-    ][::core::mem::align_of::<sh_occupancy_info>() - 8usize];
-    [
-        "Offset of field: sh_occupancy_info::struct_size",
-    ][::core::mem::offset_of!(sh_occupancy_info, struct_size) - 0usize];
-    [
-        "Offset of field: sh_occupancy_info::state",
-    ][::core::mem::offset_of!(sh_occupancy_info, state) - 4usize];
-    [
-        "Offset of field: sh_occupancy_info::tag",
-    ][::core::mem::offset_of!(sh_occupancy_info, tag) - 8usize];
-    [
-        "Offset of field: sh_occupancy_info::allocations",
-    ][::core::mem::offset_of!(sh_occupancy_info, allocations) - 72usize];
-    [
-        "Offset of field: sh_occupancy_info::bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, bytes) - 80usize];
-    [
-        "Offset of field: sh_occupancy_info::device_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, device_bytes) - 88usize];
-    [
-        "Offset of field: sh_occupancy_info::staged_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, staged_bytes) - 96usize];
-    [
-        "Offset of field: sh_occupancy_info::host_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, host_bytes) - 104usize];
-    [
-        "Offset of field: sh_occupancy_info::pinned_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, pinned_bytes) - 112usize];
-    [
-        "Offset of field: sh_occupancy_info::cycles",
-    ][::core::mem::offset_of!(sh_occupancy_info, cycles) - 120usize];
-    [
-        "Offset of field: sh_occupancy_info::file_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_info, file_bytes) - 128usize];
-};
-/**The library calls this function before sh_pause() releases tags, while the tags still run. The function may begin and
-end steps, and queue work on the device.
-
-- `tags`: The names of the tags, valid during the call.
-
-- `out_message`: A refusal puts its text here, with a 0 at its end. Empty before the call.
-
-- `message_bytes`: Room for the text, including the 0: at least 256.
-
-Returns 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.*/
-pub type sh_before_pause_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        tags: *const *const ::core::ffi::c_char,
-        tag_count: u64,
-        out_message: *mut ::core::ffi::c_char,
-        message_bytes: u64,
-        user_data: *mut ::core::ffi::c_void,
-    ) -> i32,
->;
-/**The library calls this function when tags run again. The function can set up again whatever sh_before_pause_fn ended.
-
-- `tags`: The names of the tags, valid during the call.*/
-pub type sh_after_resume_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        tags: *const *const ::core::ffi::c_char,
-        tag_count: u64,
-        user_data: *mut ::core::ffi::c_void,
-    ),
->;
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_13 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_9 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_13 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_9 = 2;
 /**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
 which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
 read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_13 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_9 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_13 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_9 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
 copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
 cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_13 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_9 = 5;
 ///Sources of the bytes of a segment.
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
-pub const SH_FORMAT_BF16: _bindgen_ty_14 = 1;
-pub const SH_FORMAT_F16: _bindgen_ty_14 = 2;
-pub const SH_FORMAT_F32: _bindgen_ty_14 = 3;
-pub const SH_FORMAT_F8_E4M3: _bindgen_ty_14 = 4;
-pub const SH_FORMAT_F8_E5M2: _bindgen_ty_14 = 5;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub const SH_FORMAT_BF16: _bindgen_ty_10 = 1;
+pub const SH_FORMAT_F16: _bindgen_ty_10 = 2;
+pub const SH_FORMAT_F32: _bindgen_ty_10 = 3;
+pub const SH_FORMAT_F8_E4M3: _bindgen_ty_10 = 4;
+pub const SH_FORMAT_F8_E5M2: _bindgen_ty_10 = 5;
 ///Formats of floating-point weights. Since 0.2
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -1323,6 +986,353 @@ const _: () = {
         "Offset of field: sh_segment::reserved",
     ][::core::mem::offset_of!(sh_segment, reserved) - 84usize];
 };
+///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
+pub const SH_CONTENTS_DEFAULT: _bindgen_ty_11 = 0;
+///Host memory keeps them. They come back bit for bit.
+pub const SH_CONTENTS_STAGE: _bindgen_ty_11 = 1;
+///They are lost. The contents are undefined after sh_resume().
+pub const SH_CONTENTS_DROP: _bindgen_ty_11 = 2;
+///They are lost. All bytes are 0 after sh_resume().
+pub const SH_CONTENTS_ZERO: _bindgen_ty_11 = 3;
+///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
+pub const SH_CONTENTS_FILE: _bindgen_ty_11 = 4;
+///Fate of the contents of an allocation while its tag is released.
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+/**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
+even if that call fails. Later calls do not look at contents that host memory still has. A change that the
+engine makes to them all the same may be lost in a pause, unless the flags of the pause have
+SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents.*/
+pub const SH_ALLOC_CONST: _bindgen_ty_12 = 1;
+///Flags of sh_alloc().
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+///How sh_alloc() allocates.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_alloc_options {
+    pub struct_size: u32,
+    ///SH_CONTENTS_*
+    pub contents: u32,
+    ///1 to 63 bytes, and not the tag of a runtime. NULL: "default".
+    pub tag: *const ::core::ffi::c_char,
+    ///SH_ALLOC_*
+    pub flags: u32,
+    /**SH_FORMAT_* of most elements of the contents: they cross the link packed in pauses, without loss. 0: as they
+are. A device that does not pack copies them as they are. Since 0.2*/
+    pub format: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_alloc_options"][::core::mem::size_of::<sh_alloc_options>() - 24usize];
+    [
+        "Alignment of sh_alloc_options",
+    ][::core::mem::align_of::<sh_alloc_options>() - 8usize];
+    [
+        "Offset of field: sh_alloc_options::struct_size",
+    ][::core::mem::offset_of!(sh_alloc_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_alloc_options::contents",
+    ][::core::mem::offset_of!(sh_alloc_options, contents) - 4usize];
+    [
+        "Offset of field: sh_alloc_options::tag",
+    ][::core::mem::offset_of!(sh_alloc_options, tag) - 8usize];
+    [
+        "Offset of field: sh_alloc_options::flags",
+    ][::core::mem::offset_of!(sh_alloc_options, flags) - 16usize];
+    [
+        "Offset of field: sh_alloc_options::format",
+    ][::core::mem::offset_of!(sh_alloc_options, format) - 20usize];
+};
+///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
+pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_13 = 1;
+/**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
+may be repeated.*/
+pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_13 = 2;
+///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
+pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_13 = 4;
+/**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
+few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
+pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_13 = 8;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+///Device memory.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_memory_range {
+    pub address: u64,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_memory_range"][::core::mem::size_of::<sh_memory_range>() - 16usize];
+    [
+        "Alignment of sh_memory_range",
+    ][::core::mem::align_of::<sh_memory_range>() - 8usize];
+    [
+        "Offset of field: sh_memory_range::address",
+    ][::core::mem::offset_of!(sh_memory_range, address) - 0usize];
+    [
+        "Offset of field: sh_memory_range::bytes",
+    ][::core::mem::offset_of!(sh_memory_range, bytes) - 8usize];
+};
+///The tags that sh_pause() releases, and how it releases them.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_pause_options {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_*
+    pub flags: u32,
+    ///`tag_count` tags.
+    pub tags: *const *const ::core::ffi::c_char,
+    ///0: all tags that run, of which there may be none.
+    pub tag_count: u64,
+    ///SH_CONTENTS_*, in place of the allocations' own values.
+    pub contents: u32,
+    /**SH_FORMAT_*, in place of the allocations' own values. 0: as each allocation says.
+Since 0.2*/
+    pub format: u32,
+    /**`unused_count` ranges whose contents the engine does not need, in any order. Host memory does not keep the pages
+of up to 2 MiB that lie wholly inside the ranges. The contents of the ranges are undefined after the call, even
+if it fails. Memory that the call does not pause is ignored.*/
+    pub unused: *const sh_memory_range,
+    pub unused_count: u64,
+    /**The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
+environment names in TMPDIR, or /var/tmp if TMPDIR is not set. Contents of other allocations also go to files if
+`folder` is not NULL and the machine or the cgroup has too little memory for them. The files have no names, and
+exist no longer than the process.*/
+    pub folder: *const ::core::ffi::c_char,
+    /**Host memory that contents of all tags may take together. Further allocations go to files, even if `folder` is
+NULL. 0: no limit.*/
+    pub host_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 64usize];
+    [
+        "Alignment of sh_pause_options",
+    ][::core::mem::align_of::<sh_pause_options>() - 8usize];
+    [
+        "Offset of field: sh_pause_options::struct_size",
+    ][::core::mem::offset_of!(sh_pause_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_pause_options::flags",
+    ][::core::mem::offset_of!(sh_pause_options, flags) - 4usize];
+    [
+        "Offset of field: sh_pause_options::tags",
+    ][::core::mem::offset_of!(sh_pause_options, tags) - 8usize];
+    [
+        "Offset of field: sh_pause_options::tag_count",
+    ][::core::mem::offset_of!(sh_pause_options, tag_count) - 16usize];
+    [
+        "Offset of field: sh_pause_options::contents",
+    ][::core::mem::offset_of!(sh_pause_options, contents) - 24usize];
+    [
+        "Offset of field: sh_pause_options::format",
+    ][::core::mem::offset_of!(sh_pause_options, format) - 28usize];
+    [
+        "Offset of field: sh_pause_options::unused",
+    ][::core::mem::offset_of!(sh_pause_options, unused) - 32usize];
+    [
+        "Offset of field: sh_pause_options::unused_count",
+    ][::core::mem::offset_of!(sh_pause_options, unused_count) - 40usize];
+    [
+        "Offset of field: sh_pause_options::folder",
+    ][::core::mem::offset_of!(sh_pause_options, folder) - 48usize];
+    [
+        "Offset of field: sh_pause_options::host_bytes",
+    ][::core::mem::offset_of!(sh_pause_options, host_bytes) - 56usize];
+};
+///The tags that sh_resume() brings back.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_resume_options {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_NO_WAIT and SH_OCCUPANCY_REPEAT.
+    pub flags: u32,
+    ///`tag_count` tags.
+    pub tags: *const *const ::core::ffi::c_char,
+    ///0: all tags that are released, of which there may be none.
+    pub tag_count: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_resume_options"][::core::mem::size_of::<sh_resume_options>() - 24usize];
+    [
+        "Alignment of sh_resume_options",
+    ][::core::mem::align_of::<sh_resume_options>() - 8usize];
+    [
+        "Offset of field: sh_resume_options::struct_size",
+    ][::core::mem::offset_of!(sh_resume_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_resume_options::flags",
+    ][::core::mem::offset_of!(sh_resume_options, flags) - 4usize];
+    [
+        "Offset of field: sh_resume_options::tags",
+    ][::core::mem::offset_of!(sh_resume_options, tags) - 8usize];
+    [
+        "Offset of field: sh_resume_options::tag_count",
+    ][::core::mem::offset_of!(sh_resume_options, tag_count) - 16usize];
+};
+///The result of sh_pause() or sh_resume().
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_occupancy_change {
+    pub struct_size: u32,
+    ///Tags that were released, or resumed.
+    pub tag_count: u32,
+    ///Device memory that was given back, or taken.
+    pub device_bytes: u64,
+    ///Bytes of contents that were copied, in whole pages of up to 2 MiB.
+    pub copied_bytes: u64,
+    ///Time of the call, by the clock of the device.
+    pub ns: u64,
+    ///sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0.
+    pub unchanged_bytes: u64,
+    ///The part of copied_bytes that came or went over helpers' links. Since 0.2
+    pub helped_bytes: u64,
+    /**The part of copied_bytes that crossed the link packed: see sh_alloc_options.format.
+Since 0.2*/
+    pub packed_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_occupancy_change",
+    ][::core::mem::size_of::<sh_occupancy_change>() - 56usize];
+    [
+        "Alignment of sh_occupancy_change",
+    ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
+    [
+        "Offset of field: sh_occupancy_change::struct_size",
+    ][::core::mem::offset_of!(sh_occupancy_change, struct_size) - 0usize];
+    [
+        "Offset of field: sh_occupancy_change::tag_count",
+    ][::core::mem::offset_of!(sh_occupancy_change, tag_count) - 4usize];
+    [
+        "Offset of field: sh_occupancy_change::device_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, device_bytes) - 8usize];
+    [
+        "Offset of field: sh_occupancy_change::copied_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, copied_bytes) - 16usize];
+    [
+        "Offset of field: sh_occupancy_change::ns",
+    ][::core::mem::offset_of!(sh_occupancy_change, ns) - 24usize];
+    [
+        "Offset of field: sh_occupancy_change::unchanged_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
+    [
+        "Offset of field: sh_occupancy_change::helped_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, helped_bytes) - 40usize];
+    [
+        "Offset of field: sh_occupancy_change::packed_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, packed_bytes) - 48usize];
+};
+pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_14 = 0;
+pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_14 = 1;
+pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_14 = 2;
+pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_14 = 3;
+///Of several tags or runtimes together: they are in different states.
+pub const SH_OCCUPANCY_MIXED: _bindgen_ty_14 = 4;
+///The contents are gone. The tag can only be freed, and the runtime only destroyed.
+pub const SH_OCCUPANCY_LOST: _bindgen_ty_14 = 5;
+///States of a tag.
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+///A tag, or all tags of a device together.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_occupancy_info {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_*. SH_OCCUPANCY_RUNNING if there is no tag.
+    pub state: u32,
+    ///Empty for all tags together.
+    pub tag: [::core::ffi::c_char; 64usize],
+    ///Number of allocations. For a runtime: of blocks.
+    pub allocations: u64,
+    ///Sum of their sizes, as the engine asked for them.
+    pub bytes: u64,
+    ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
+    pub device_bytes: u64,
+    /**Contents that only host memory or a file has, in whole pages of up to 2 MiB. During a
+sh_resume(): contents that are not back yet.*/
+    pub staged_bytes: u64,
+    ///Host memory that is kept for contents, staged or not.
+    pub host_bytes: u64,
+    ///The part of host_bytes that is pinned.
+    pub pinned_bytes: u64,
+    ///How often sh_resume() brought the tag back. For all tags: the sum.
+    pub cycles: u64,
+    ///Room in files that is kept for contents, staged or not.
+    pub file_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_occupancy_info",
+    ][::core::mem::size_of::<sh_occupancy_info>() - 136usize];
+    [
+        "Alignment of sh_occupancy_info",
+    ][::core::mem::align_of::<sh_occupancy_info>() - 8usize];
+    [
+        "Offset of field: sh_occupancy_info::struct_size",
+    ][::core::mem::offset_of!(sh_occupancy_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_occupancy_info::state",
+    ][::core::mem::offset_of!(sh_occupancy_info, state) - 4usize];
+    [
+        "Offset of field: sh_occupancy_info::tag",
+    ][::core::mem::offset_of!(sh_occupancy_info, tag) - 8usize];
+    [
+        "Offset of field: sh_occupancy_info::allocations",
+    ][::core::mem::offset_of!(sh_occupancy_info, allocations) - 72usize];
+    [
+        "Offset of field: sh_occupancy_info::bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, bytes) - 80usize];
+    [
+        "Offset of field: sh_occupancy_info::device_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, device_bytes) - 88usize];
+    [
+        "Offset of field: sh_occupancy_info::staged_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, staged_bytes) - 96usize];
+    [
+        "Offset of field: sh_occupancy_info::host_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, host_bytes) - 104usize];
+    [
+        "Offset of field: sh_occupancy_info::pinned_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, pinned_bytes) - 112usize];
+    [
+        "Offset of field: sh_occupancy_info::cycles",
+    ][::core::mem::offset_of!(sh_occupancy_info, cycles) - 120usize];
+    [
+        "Offset of field: sh_occupancy_info::file_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, file_bytes) - 128usize];
+};
+/**The library calls this function before sh_pause() releases tags, while the tags still run. The function may begin and
+end steps, and queue work on the device.
+
+- `tags`: The names of the tags, valid during the call.
+
+- `out_message`: A refusal puts its text here, with a 0 at its end. Empty before the call.
+
+- `message_bytes`: Room for the text, including the 0: at least 256.
+
+Returns 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.*/
+pub type sh_before_pause_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        tags: *const *const ::core::ffi::c_char,
+        tag_count: u64,
+        out_message: *mut ::core::ffi::c_char,
+        message_bytes: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ) -> i32,
+>;
+/**The library calls this function when tags run again. The function can set up again whatever sh_before_pause_fn ended.
+
+- `tags`: The names of the tags, valid during the call.*/
+pub type sh_after_resume_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        tags: *const *const ::core::ffi::c_char,
+        tag_count: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ),
+>;
 ///How sh_runtime_create() creates a runtime.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2918,8 +2928,32 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
+    /**Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
+Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
+
+- `packed`: The packed tensor, at any alignment.
+
+- `packed_bytes`: The exact size of the packed tensor.
+
+- `offset`: Offset of the range in the contents, in bytes.
+
+- `bytes`: Length of the range. May be 0.
+
+- `out`: Gets `bytes` bytes. They are undefined after a failure.
+@retval SH_OK                     The range is in `out`.
+@retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
+@retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_unpack(
+        packed: *const ::core::ffi::c_void,
+        packed_bytes: u64,
+        offset: u64,
+        bytes: u64,
+        out: *mut ::core::ffi::c_void,
+    ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
-other allocations of the same tag, `contents` and flags. Larger allocations take whole pages.
+other allocations of the same tag, `contents`, flags and format. Larger allocations take whole pages.
 
 - `bytes`: At least 1.
 
@@ -2967,6 +3001,10 @@ The host memory is pinned. Contents go through pinned buffers if the system refu
 memory for the next sh_pause(), until sh_occupancy_trim(). Contents that the memory still has from the previous pause
 are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
 that cannot hash copies everything.
+
+Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
+host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
+fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are.
 
 - `options`: NULL: all tags that run.
 
@@ -3131,30 +3169,6 @@ Since 0.2*/
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
-    /**Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
-Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
-
-- `packed`: The packed tensor, at any alignment.
-
-- `packed_bytes`: The exact size of the packed tensor.
-
-- `offset`: Offset of the range in the contents, in bytes.
-
-- `bytes`: Length of the range. May be 0.
-
-- `out`: Gets `bytes` bytes. They are undefined after a failure.
-@retval SH_OK                     The range is in `out`.
-@retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
-@retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
-@blocks Never.
-Since 0.2*/
-    pub fn sh_unpack(
-        packed: *const ::core::ffi::c_void,
-        packed_bytes: u64,
-        offset: u64,
-        bytes: u64,
-        out: *mut ::core::ffi::c_void,
-    ) -> sh_status;
     /**Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
 be opened is no error: see sh_device_options.helpers.
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use libstagehand_sys as sys;
 
 use crate::Device;
+use crate::WeightFormat;
 use crate::callback::guarded;
 use crate::error::{Result, c_path, c_string, check, field_text, init};
 
@@ -55,6 +56,8 @@ pub struct AllocOptions<'a> {
     pub contents: Contents,
     /// The contents do not change any more after the first pause, and later pauses do not look at them.
     pub constant: bool,
+    /// Of most elements of the contents, which then cross the link packed in pauses. `None`: unknown.
+    pub format: Option<WeightFormat>,
 }
 
 /// Says what [`Device::pause`] releases. More fields may come, so end the struct with `..Default::default()`.
@@ -64,6 +67,8 @@ pub struct PauseOptions<'a> {
     pub tags: Option<&'a [&'a str]>,
     /// Instead of what the allocations say.
     pub contents: Contents,
+    /// The same of their elements, see [`AllocOptions::format`].
+    pub format: Option<WeightFormat>,
     /// Return [`Status::BUSY`](crate::Status::BUSY) instead of waiting for another call.
     pub no_wait: bool,
     /// Leave out tags that are released already, so that the call may be repeated.
@@ -95,6 +100,7 @@ impl PauseOptions<'_> {
         raw.folder = folder.map_or(std::ptr::null(), |folder| folder.as_ptr());
         raw.host_bytes = self.host_bytes;
         raw.contents = self.contents.raw();
+        raw.format = self.format.map_or(0, |format| format as u32);
         raw.tags = tags.pointers.as_ptr();
         raw.tag_count = tags.pointers.len() as u64;
         raw.unused = self.unused.as_ptr();
@@ -195,6 +201,7 @@ impl Device {
         let tag = options.tag.map(|tag| c_string("tag", tag)).transpose()?;
         let mut raw = init!(sh_alloc_options);
         raw.contents = options.contents.raw();
+        raw.format = options.format.map_or(0, |format| format as u32);
         raw.flags = if options.constant { sys::SH_ALLOC_CONST } else { 0 };
         raw.tag = tag.as_ref().map_or(std::ptr::null(), |tag| tag.as_ptr());
         let mut address = 0;

@@ -107,6 +107,22 @@ fn what_has_not_changed_is_not_copied_again() {
 }
 
 #[test]
+fn contents_of_a_format_cross_the_link_packed() {
+    let device = device();
+    let bf16 = Some(WeightFormat::Bf16);
+    let weights = device.alloc(4 * MIB, &AllocOptions { format: bf16, ..Default::default() }).unwrap();
+    let rest = tagged(&device, 2 * MIB, "rest", Contents::Stage);
+    fill(&weights, 1);
+    fill(&rest, 2);
+    assert_eq!(device.pause(&PauseOptions::default()).unwrap().packed_bytes, 4 * MIB);
+    assert_eq!(device.resume(&ResumeOptions::default()).unwrap().packed_bytes, 4 * MIB);
+    let all = PauseOptions { format: bf16, copy_all: true, ..Default::default() };
+    assert_eq!(device.pause(&all).unwrap().packed_bytes, 6 * MIB);
+    device.resume(&ResumeOptions::default()).unwrap();
+    assert!(read(&weights) == contents(1, 4 * MIB) && read(&rest) == contents(2, 2 * MIB));
+}
+
+#[test]
 fn contents_can_be_read_while_they_are_away() {
     let device = device();
     let weights = tagged(&device, 4 * MIB, "weights", Contents::Stage);

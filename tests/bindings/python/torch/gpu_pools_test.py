@@ -56,6 +56,17 @@ def test_tensors_leave_and_come_back():
     assert float(more.sum()) == 5_000_000
 
 
+def test_tensors_of_a_type_cross_the_link_packed():
+    with st.pausable("packed", "cuda:0", format=torch.bfloat16) as pool:
+        weights = torch.randn(8 << 20, device="cuda:0", dtype=torch.bfloat16)
+    assert pool is st.pausable("packed", "cuda:0", format=torch.bfloat16)
+    want = weights.cpu()
+    gone = pool.pause()
+    assert gone.packed_bytes == gone.copied_bytes >= weights.nbytes
+    assert pool.resume().packed_bytes == gone.copied_bytes
+    assert torch.equal(weights.cpu(), want)
+
+
 def test_contents_by_pool():
     with st.pausable("zero", "cuda:0", contents="zero") as zero:
         cache = torch.ones(4_000_000, device="cuda:0")

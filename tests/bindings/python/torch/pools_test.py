@@ -37,8 +37,8 @@ def functions_of(hooks):
 def functions(device):
     made = []
 
-    def make(tag, contents=sh.Contents.STAGE):
-        made.append(functions_of(_pool_hooks.PoolHooks("host", 0, tag, contents)))
+    def make(tag, contents=sh.Contents.STAGE, format=0):
+        made.append(functions_of(_pool_hooks.PoolHooks("host", 0, tag, contents, format)))
         return made[-1]
 
     yield make
@@ -59,6 +59,18 @@ def test_memory_of_a_pool_leaves_and_comes_back(device, functions):
     weights.free(first)
     cache.free(second)
     assert device.occupancy().allocations == 0 and not weights.take_error()
+
+
+def test_contents_of_a_format_cross_the_link_packed(device, functions):
+    weights = functions("weights", format=sh.WeightFormat.BF16)
+    data = random.Random(1).randbytes(4 * MIB)
+    memory = weights.alloc(4 * MIB)
+    ctypes.memmove(memory, data, len(data))
+    assert device.pause().packed_bytes == device.resume().packed_bytes == 4 * MIB
+    assert ctypes.string_at(memory, 4 * MIB) == data
+    weights.free(memory)
+    with pytest.raises(ValueError, match=r"format=torch\.int8 cannot be packed"):
+        st.pausable("weights", format=torch.int8)
 
 
 def test_failures_have_a_text(device, functions):

@@ -1,0 +1,212 @@
+// Contents that cross the link packed in a pause, and come back so.
+#include "../codec/weights.h"
+#include "occupancy_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+using codec::FloatFormat;
+
+std::vector<uint8_t> part_of(const std::vector<uint8_t>& all, uint64_t offset) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(offset);
+    return {begin, begin + static_cast<std::ptrdiff_t>(kPart)};
+}
+
+class OccupancyPacked : public OccupancyTest {
+protected:
+    void SetUp() override {
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+    static std::vector<uint8_t> weights(FloatFormat format, uint64_t bytes, uint32_t seed) {
+        std::vector<uint8_t> all = codec::test::weights(format, bytes / codec::fields_of(format).bytes(), seed);
+        all.resize(bytes);
+        return all;
+    }
+    uint64_t alloc_of(FloatFormat format, uint64_t bytes, const char* tag = nullptr, uint32_t flags = 0) {
+        sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+        options.tag = tag;
+        options.format = static_cast<uint32_t>(format);
+        options.flags = flags;
+        uint64_t address = 0;
+        EXPECT_SUCCEEDS(sh_alloc(device_, bytes, &options, &address));
+        return address;
+    }
+    // Pauses and resumes. Expects so many bytes to leave and to come back, and so many of them packed.
+    void cycle(uint64_t out, uint64_t out_packed, uint64_t back_packed, uint32_t format = 0, uint32_t flags = 0) {
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.format = format;
+        options.flags = flags;
+        sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        SUCCEEDS(sh_pause(device_, &options, &gone));
+        EXPECT_EQ(gone.copied_bytes, out);
+        EXPECT_EQ(gone.packed_bytes, out_packed);
+        SUCCEEDS(resume({}, 0, &back));
+        EXPECT_EQ(back.packed_bytes, back_packed);
+    }
+};
+
+TEST_F(OccupancyPacked, every_format_comes_back_with_its_bytes) {
+    for (const FloatFormat format : codec::test::kFormats) {
+        open();
+        constexpr uint64_t kBytes = 4 * kPart;
+        const uint64_t address = alloc_of(format, kBytes);
+        for (uint32_t seed = 1; seed < 5; seed++) {
+            const std::vector<uint8_t> truth = seed % 2 ? weights(format, kBytes, seed) : contents(seed, kBytes);
+            write(address, truth);
+            cycle(kBytes, kBytes, kBytes);
+            EXPECT_EQ(read(address, kBytes), truth) << static_cast<int>(format) << ", " << seed;
+        }
+        const uint64_t header_bytes = kBytes / codec::fields_of(format).bytes() / 8192 * 16;
+        EXPECT_EQ(info().host_bytes, kBytes + header_bytes);
+        EXPECT_EQ(info().pinned_bytes, kBytes + header_bytes);
+        SUCCEEDS(sh_free(device_, address));
+        EXPECT_EQ(info().host_bytes, 0u);
+        sh_device_close(device_);
+        device_ = nullptr;
+    }
+}
+
+TEST_F(OccupancyPacked, what_has_not_changed_stays_packed_in_host_memory) {
+    open();
+    constexpr uint64_t kBytes = 4 * kPart;
+    const uint64_t address = alloc_of(FloatFormat::bf16, kBytes);
+    std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 1);
+    write(address, truth);
+    cycle(kBytes, kBytes, kBytes);
+    cycle(0, 0, kBytes);
+    truth[2 * kPart + 5] ^= 1;
+    write(address, truth);
+    cycle(kPart, kPart, kBytes);
+    EXPECT_EQ(read(address, kBytes), truth);
+    const uint64_t constant = alloc_of(FloatFormat::bf16, kPart, "constant", SH_ALLOC_CONST);
+    write(constant, weights(FloatFormat::bf16, kPart, 2));
+    cycle(kPart, kPart, kBytes + kPart);
+    cycle(0, 0, kBytes + kPart);
+    EXPECT_EQ(read(constant, kPart), weights(FloatFormat::bf16, kPart, 2));
+}
+
+// Ranges that begin and end anywhere in tiles, in pages that are packed and in one that is not.
+TEST_F(OccupancyPacked, contents_are_read_while_they_are_away) {
+    open("capacity=64MiB;granularity=4KiB;poison=1");
+    for (const FloatFormat format : codec::test::kFormats) {
+        constexpr uint64_t kBytes = 2 * kPart + 4096;  // the last page has less than a tile
+        const uint64_t address = alloc_of(format, kBytes);
+        const std::vector<uint8_t> truth = weights(format, kBytes, 3);
+        write(address, truth);
+        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
+        EXPECT_EQ(change.packed_bytes, 2 * kPart);
+        for (const uint64_t begin : {uint64_t(0), uint64_t(1), uint64_t(16'383), kPart - 7, 2 * kPart - 1, 2 * kPart})
+            for (const uint64_t bytes : {uint64_t(1), uint64_t(100), uint64_t(40'000), kPart, kBytes}) {
+                const uint64_t size = std::min(bytes, kBytes - begin);
+                std::vector<uint8_t> found(size);
+                SUCCEEDS(sh_occupancy_read(device_, address + begin, size, found.data()));
+                EXPECT_TRUE(std::equal(found.begin(), found.end(), truth.begin() + static_cast<long>(begin)))
+                    << begin << ", " << bytes;
+            }
+        SUCCEEDS(resume());
+        EXPECT_EQ(read(address, kBytes), truth);
+        SUCCEEDS(sh_free(device_, address));
+    }
+}
+
+TEST_F(OccupancyPacked, a_pause_names_another_format_than_the_one_before) {
+    open("capacity=64MiB;largest_handle=16MiB;poison=1");  // pages that were packed lie beside others
+    constexpr uint64_t kBytes = 3 * kPart;
+    const uint64_t plain = filled(1, kBytes), packed = alloc_of(FloatFormat::f16, kBytes);
+    std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 4);
+    write(packed, truth);
+    cycle(2 * kBytes, kBytes, kBytes);                          // as the allocations say
+    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_BF16);  // no page may stay as it was
+    cycle(0, 0, 2 * kBytes, SH_FORMAT_BF16);
+    truth[kPart] ^= 1;
+    write(packed, truth);
+    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_F32);  // fewer headers
+    truth[kPart] ^= 2;
+    write(packed, truth);
+    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_F8_E5M2);  // more headers
+    truth[kPart] ^= 4;
+    write(packed, truth);
+    cycle(kBytes, kBytes, 2 * kBytes);  // f16 again, and what has no format stays where it is
+    EXPECT_EQ(read(packed, kBytes), truth);
+    EXPECT_EQ(read(plain, kBytes), contents(1, kBytes));
+    write(plain + kPart, contents(2, kPart));
+    cycle(kPart, 0, 2 * kBytes - kPart);
+    EXPECT_EQ(read(plain, kPart), part_of(contents(1, kBytes), 0));
+    EXPECT_EQ(read(plain + kPart, kPart), contents(2, kPart));
+    EXPECT_EQ(read(plain + 2 * kPart, kPart), part_of(contents(1, kBytes), 2 * kPart));
+}
+
+TEST_F(OccupancyPacked, a_page_that_was_packed_leaves_as_it_is) {
+    open();
+    constexpr uint64_t kBytes = 3 * kPart;
+    const uint64_t address = alloc_of(FloatFormat::bf16, kBytes);
+    std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 5);
+    write(address, truth);
+    cycle(kBytes, kBytes, kBytes);
+    truth[0] ^= 1;
+    write(address, truth);
+    SUCCEEDS(sh_occupancy_trim(device_, nullptr));
+    cycle(kBytes, 0, 0, 0, SH_OCCUPANCY_UNPINNED);
+    truth[kPart] ^= 1;
+    write(address, truth);
+    cycle(kPart, 0, 0);  // its host memory is there, and not pinned
+    SUCCEEDS(sh_occupancy_trim(device_, nullptr));
+    cycle(kBytes, kBytes, kBytes);
+    EXPECT_EQ(read(address, kBytes), truth);
+}
+
+TEST_F(OccupancyPacked, a_file_keeps_contents_as_they_are) {
+    open();
+    const uint64_t address = alloc_of(FloatFormat::bf16, kPart);
+    const std::vector<uint8_t> truth = weights(FloatFormat::bf16, kPart, 6);
+    write(address, truth);
+    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_FILE, &change));
+    EXPECT_EQ(change.packed_bytes, 0u);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(address, kPart), truth);
+}
+
+TEST_F(OccupancyPacked, what_was_prepared_is_what_a_pause_uses) {
+    open();
+    const uint64_t address = alloc_of(FloatFormat::f8_e4m3, 2 * kPart);
+    const std::vector<uint8_t> truth = contents(7, 2 * kPart);
+    write(address, truth);
+    SUCCEEDS(prepare());
+    while (info().pinned_bytes < 2 * kPart + 2 * kPart / 512) std::this_thread::yield();
+    cycle(2 * kPart, 2 * kPart, 2 * kPart);
+    EXPECT_EQ(info().pinned_bytes, 2 * kPart + 2 * kPart / 512);
+    EXPECT_EQ(read(address, 2 * kPart), truth);
+}
+
+TEST_F(OccupancyPacked, small_allocations_of_one_format_share_chunks) {
+    open();
+    const uint64_t a = alloc_of(FloatFormat::bf16, 1000), b = alloc_of(FloatFormat::f32, 1000),
+                   c = alloc_of(FloatFormat::bf16, 1000), d = alloc(1000);
+    EXPECT_EQ(a / kPart, c / kPart);
+    EXPECT_NE(a / kPart, b / kPart);
+    EXPECT_NE(a / kPart, d / kPart);
+    for (const uint64_t address : {a, b, c, d}) write(address, contents(address, 1000));
+    cycle(3 * kPart, 2 * kPart, 2 * kPart);
+    for (const uint64_t address : {a, b, c, d}) EXPECT_EQ(read(address, 1000), contents(address, 1000));
+    for (const uint64_t address : {a, b, c, d}) SUCCEEDS(sh_free(device_, address));
+    EXPECT_EQ(info().device_bytes, 0u);
+}
+
+TEST_F(OccupancyPacked, a_format_that_is_none_is_named) {
+    open();
+    sh_alloc_options wanted = SH_ALLOC_OPTIONS_INIT;
+    wanted.format = SH_FORMAT_F8_E5M2 + 1;
+    uint64_t address = 0;
+    EXPECT_EQ(sh_alloc(device_, 1, &wanted, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("options.format is 6"), std::string::npos) << why();
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    options.format = SH_FORMAT_F8_E5M2 + 1;
+    EXPECT_EQ(sh_pause(device_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("options.format is 6"), std::string::npos) << why();
+    EXPECT_EQ(sh_occupancy_prepare(device_, &options), SH_ERROR_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace stagehand::test
