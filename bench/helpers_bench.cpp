@@ -300,12 +300,12 @@ double ms_between(Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-// Memory of the device with the contents of the subjects.
+// Memory of the device with contents of the subjects.
 struct Filled {
-    Filled(const Subjects& subjects, const std::string& helpers) : bytes(subjects.total / 4) {
+    Filled(const Subjects& subjects, const std::string& helpers, uint64_t size) : bytes(size) {
         // Else there are too few bytes.
         if (on_host(subjects.names[0])) stagehand::transfer::Bond::set_least_bytes(256 << 10);
-        device = open(subjects.names[0], subjects.total, helpers);
+        device = open(subjects.names[0], subjects.total * 5 / 4, helpers);
         CHECK(sh_alloc(device, bytes, nullptr, &address));
         CHECK_STATUS(stagehand::core::Device::open(subjects.names[0].c_str(), SH_DEVICE_OPTIONS_INIT, &core));
         CHECK(sh_stream_create(device, &stream));
@@ -340,18 +340,17 @@ struct Filled {
 void print_row(const char* away, const char* back, const std::string& helpers, uint64_t bytes, double away_ms,
                double back_ms, uint64_t helped) {
     const auto size = static_cast<double>(bytes);
-    std::printf("%s %-8s %8.1f ms  %6.1f GB/s   %s %8.1f ms  %6.1f GB/s  helped %3.0f %%\n", away,
-                helpers.empty() ? "alone" : "helped", away_ms, size / away_ms / 1e6, back, back_ms,
+    std::printf("%5.1f GB, %-7s %s %8.1f ms  %6.1f GB/s   %s %8.1f ms  %6.1f GB/s  helped %3.0f %%\n", size / 1e9,
+                helpers.empty() ? "alone:" : "helped:", away, away_ms, size / away_ms / 1e6, back, back_ms,
                 size / back_ms / 1e6, static_cast<double>(helped) / size * 50);
     std::fflush(stdout);
 }
 
 // Contents of memory of sh_alloc() that leave and come back, over the own link and over all links. The first cycle pins
 // the host memory, and is not counted.
-void compare_pauses(const Subjects& subjects) {
+void compare_pauses(const Subjects& subjects, uint64_t bytes) {
     for (const std::string& helpers : {std::string(), subjects.helpers}) {
-        const Filled filled(subjects, helpers);
-        const uint64_t bytes = filled.bytes;
+        const Filled filled(subjects, helpers, bytes);
         double gone_ms = 1e30, back_ms = 1e30;
         uint64_t helped = 0;
         for (int cycle = 0; cycle < 4; cycle++) {
@@ -400,7 +399,7 @@ void spill_once(const Filled& filled, sh_spiller* spiller, uint64_t size, double
 // Saved tensors. The first step pins the host memory.
 void compare_spills(const Subjects& subjects) {
     for (const std::string& helpers : {std::string(), subjects.helpers}) {
-        const Filled filled(subjects, helpers);
+        const Filled filled(subjects, helpers, subjects.total / 4);
         const uint64_t size = filled.bytes / 26;
         const sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
         sh_spiller* spiller = nullptr;
@@ -451,7 +450,8 @@ int main(int argc, char** argv) {
         const Weights weights = plain_weights("file", layers, subjects.memory, fileno(file.get()));
         compare_steps(subjects, weights, weights);
     }
-    if (wants("pause")) compare_pauses(subjects);
+    if (wants("pause"))
+        for (const uint64_t bytes : {subjects.total / 4, subjects.total}) compare_pauses(subjects, bytes);
     if (wants("spill")) compare_spills(subjects);
     if (wants("packed")) compare_steps(subjects, tensor_weights(subjects, false), tensor_weights(subjects, true));
     if (wants("helper")) compare_helper(subjects, whole);
