@@ -187,8 +187,8 @@ typedef struct sh_occupancy_change {
     /** sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0. */
     uint64_t unchanged_bytes;
     uint64_t helped_bytes; /**< The part of copied_bytes that came or went over helpers' links. \since 0.2 */
-    uint64_t packed_bytes; /**< The part of copied_bytes that crossed the link packed: see sh_alloc_options.format.
-                                \since 0.2 */
+    uint64_t packed_bytes; /**< The part of copied_bytes that crossed the link packed, as they are in device memory: see
+                                sh_alloc_options.format. \since 0.2 */
 } sh_occupancy_change;
 
 #define SH_OCCUPANCY_CHANGE_INIT \
@@ -215,7 +215,9 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  *
  * Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
  * host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
- * fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are.
+ * fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are. The
+ * driver translates the programs in the first pause that packs. Contents are copied again, and host memory is pinned
+ * again, if a pause names a format for which the memory of the pause before has no room.
  * @param options    NULL: all tags that run.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.

@@ -175,6 +175,36 @@ TEST_F(Occupancy, host_memory_is_pinned_in_the_first_cycle_only) {
     sh_device_close(device);
 }
 
+// A driver that cannot pack, and one that cannot at first.
+TEST_F(Occupancy, contents_leave_as_they_are_if_a_trial_of_packing_fails) {
+    for (const sh_status failure : {SH_ERROR_UNSUPPORTED, SH_ERROR_BACKEND}) {
+        sh_device* const device = open_device("");
+        ASSERT_TRUE(device) << why();
+        uint64_t memory = 0;
+        SUCCEEDS(sh_alloc(device, 4 << 20, nullptr, &memory));
+        const std::vector<uint8_t> contents = contents_of(1, 1, 4 << 20);
+        std::memcpy(reinterpret_cast<void*>(memory), contents.data(), contents.size());
+        const auto cycle = [&](uint32_t format) {
+            sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+            options.format = format;
+            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT;
+            EXPECT_SUCCEEDS(sh_pause(device, &options, &gone));
+            EXPECT_SUCCEEDS(sh_resume(device, nullptr, nullptr));
+            EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(memory), contents.data(), contents.size()), 0);
+            return std::pair(gone.copied_bytes, gone.packed_bytes);
+        };
+        const auto none = std::pair<uint64_t, uint64_t>(0, 0), all = std::pair<uint64_t, uint64_t>(4 << 20, 4 << 20);
+        EXPECT_EQ(cycle(0).first, 4u << 20);
+        const sh_fault_plan plan = {sizeof plan, failure, "pack_tiles", 1, 1};
+        SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+        EXPECT_EQ(cycle(SH_FORMAT_BF16), none) << "the copy in host memory is lost";
+        EXPECT_EQ(failures(), 1u);
+        EXPECT_EQ(cycle(SH_FORMAT_BF16), failure == SH_ERROR_UNSUPPORTED ? none : all);
+        SUCCEEDS(sh_free(device, memory));
+        sh_device_close(device);
+    }
+}
+
 TEST_F(Occupancy, what_has_not_changed_is_not_copied_again) {
     sh_device* const device = open_device("");
     ASSERT_TRUE(device) << why();

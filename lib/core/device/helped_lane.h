@@ -42,6 +42,8 @@ public:
     void come_after(std::span<const sh_backend_event> events, sh_backend_event written);
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
+    // copy_packed() fails for want of a stream no more.
+    Status get_ready_to_pack() { return turns_.open(); }
     // Packs elements into host memory, or unpacks them, in the lane's direction, after these events and beside the copy
     // before it. Only over the device's own link. What the lane is given later comes after it. `*doubtful`: it was
     // queued, and nothing tells when it ends.

@@ -10,6 +10,11 @@ PackedTurns::~PackedTurns() {
         if (turn.done) (void)once_more([&] { return device_.backend().event_destroy(turn.done); }).ok();
 }
 
+Status PackedTurns::open() {
+    for (Turn& turn : turns_) SH_TRY(open(turn));
+    return Status();
+}
+
 Status PackedTurns::open(Turn& turn) {
     if (!turn.lane.is_open()) SH_TRY(device_.lanes().lend(direction_, &turn.lane));
     return turn.done ? Status() : device_.backend().event_create(false, &turn.done);

@@ -21,6 +21,8 @@ public:
     PackedTurns(const PackedTurns&) = delete;
     PackedTurns& operator=(const PackedTurns&) = delete;
 
+    // Takes what copy() needs, which it takes itself otherwise.
+    Status open();
     // After the events. The lane waits for it. `*doubtful`: it was queued, and nothing tells when it ends.
     Status copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
 

@@ -2,15 +2,13 @@
 
 #include <cstring>
 
-#include "base/log.h"
-#include "base/no_throw.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::core {
-namespace {
 
 // The elements may lie in pinned memory, too, so that no device memory is needed.
 Status try_packing(BackendDevice& device, sh_stream stream) {
+    if (!device.packs_tiles()) return Status(SH_ERROR_UNSUPPORTED, "the backend packs nothing");
     constexpr codec::FloatFormat kFormat = codec::FloatFormat::bf16;
     constexpr uint64_t kElements = codec::kTileElements, kBytes = codec::bytes_of_tile(kFormat);
     transfer::PinnedMemory memory;
@@ -34,17 +32,6 @@ Status try_packing(BackendDevice& device, sh_stream stream) {
         if (elements[i] != element(i))
             return Status(SH_ERROR_INTERNAL, "what the device packs comes back with other bytes");
     return status;
-}
-
-}  // namespace
-
-bool can_pack(BackendDevice& device, sh_stream stream, const char* what) {
-    const Status status = no_throw([&] {
-        return device.packs_tiles() ? try_packing(device, stream)
-                                    : Status(SH_ERROR_UNSUPPORTED, "the backend packs nothing");
-    });
-    if (!status.ok()) log_line(SH_LOG_INFO, "%s cross the link as they are: %s", what, status.text());
-    return status.ok();
 }
 
 }  // namespace stagehand::core

@@ -13,9 +13,9 @@ namespace stagehand::core {
 // What an address on the device must be a multiple of.
 inline constexpr uint64_t kPackedAlignment = 16;
 
-// Whether the device packs, by packing something and unpacking it again. Not free: a driver may translate programs for
-// it. The log has the reason if not. `what`: that is not packed then, for the log.
-bool can_pack(BackendDevice& device, sh_stream stream, const char* what);
+// Packs something and unpacks it again, and waits for that. SH_ERROR_UNSUPPORTED if the device does not pack. Not free:
+// a driver may translate programs for it.
+Status try_packing(BackendDevice& device, sh_stream stream);
 
 // What the device packs into the tiles, or unpacks from there.
 inline sh_backend_tiles tiles_at(uint64_t address, const codec::TilesApart& tiles) {

@@ -144,10 +144,15 @@ void Extent::note_unused(std::span<const AddressRange> ranges) {
     }
 }
 
-uint64_t Extent::needed_bytes() const {
+uint64_t Extent::bytes_of_places() const {
     uint64_t bytes = 0;
     for (const Page& page : pages_) bytes += moves(page) && !page.used ? 0 : page.bytes;
     return bytes;
+}
+
+uint64_t Extent::needed_bytes(uint32_t format) const {
+    const uint64_t bytes = bytes_of_places();
+    return bytes + headers_of(bytes, format);
 }
 
 Status Extent::take_host_memory(const Store& store, bool* out_taken) {
@@ -157,10 +162,11 @@ Status Extent::take_host_memory(const Store& store, bool* out_taken) {
         std::count_if(pages_.begin(), pages_.end(), [&](const Page& page) { return moves(page) && page.used; }));
     const bool is_there = store.files ? file_ && file_->file().folder() == store.folder : !file_ && host_.data();
     const uint32_t format = store.files || !contents ? 0 : store.format;
-    const bool enough = contents ? is_there && headers_of(headers_at_, format) <= headers_bytes_ : places_ != 0;
+    const bool has_headers = store.only_prepares || headers_of(headers_at_, format) <= headers_bytes_;
+    const bool enough = contents ? is_there && has_headers : places_ != 0;
     if (!enough || pages > places_) {
         drop_host_memory();
-        const uint64_t bytes = contents ? needed_bytes() : 0, headers = headers_of(bytes, format);
+        const uint64_t bytes = contents ? bytes_of_places() : 0, headers = headers_of(bytes, format);
         if (bytes && store.files) SH_TRY(store.files->take(store.folder, bytes, &file_));
         if (bytes && !store.files) SH_TRY(transfer::GradualMemory::reserve(device_, bytes + headers, &host_));
         host_.set_pins(store.pinned);
@@ -169,7 +175,7 @@ Status Extent::take_host_memory(const Store& store, bool* out_taken) {
         headers_at_ = bytes;
         headers_bytes_ = headers;
     }
-    pack_as(format);
+    if (!store.only_prepares) pack_as(format);
     give_places();
     return Status();
 }

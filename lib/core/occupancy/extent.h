@@ -32,6 +32,7 @@ struct Store {
     std::string folder;                       // of the file
     bool pinned = true;                       // host memory, if it is new
     uint32_t format = 0;                      // SH_FORMAT_* of contents that are packed. 0: they are not
+    bool only_prepares = false;               // contents that are kept stay, whatever the format
 };
 
 // Memory that one handle of the driver stands for.
@@ -87,8 +88,8 @@ public:
     // Gives each page whose contents have to come back a place in host memory, and reserves memory if there is too
     // little: `out_taken` tells. The contents of earlier cycles stay otherwise. Devices without contents get none.
     Status take_host_memory(const Store& store, bool* out_taken);
-    // What take_host_memory() needs in all.
-    uint64_t needed_bytes() const;
+    // The host memory that take_host_memory() needs in all.
+    uint64_t needed_bytes(uint32_t format) const;
     void drop_host_memory();
     transfer::GradualMemory& host() { return host_; }
     const transfer::GradualMemory& host() const { return host_; }
@@ -127,6 +128,7 @@ private:
     void divide_into_pages();
     bool moves(const Page& page) const { return page.bytes == page_bytes_; }
     void give_places();
+    uint64_t bytes_of_places() const;
     void pack_as(uint32_t format);
     void read_packed(const Page& page, uint64_t begin, uint64_t bytes, char* out) const;
     template <class Call>

@@ -51,6 +51,8 @@ struct PauseWishes {
     bool pinned = true;                // host memory that is new
     std::string folder;                // of files. Empty: the usual one, and only for what has to be in files
     uint64_t host_bytes = 0;           // of host memory for contents at most. 0: no limit
+
+    uint32_t format_of(const Extent& extent) const { return format ? format : extent.format; }
 };
 
 // Thread-safe. The methods are the calls of occupancy.h.
@@ -131,17 +133,20 @@ private:
     // Chooses where contents are kept: in host memory, as far as there may be some, else in files.
     class Stores {
     public:
+        enum class Packs { no, yes, maybe };  // maybe: nothing leaves yet
         Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
-               transfer::StagingFiles* files, bool limited);
+               transfer::StagingFiles* files, bool limited, Packs packs);
         // Once for each that leaves, after note_unused().
         Store next(const Extent& extent);
 
     private:
         const PauseWishes& wishes_;
         transfer::StagingFiles* const files_;
+        const Packs packs_;
         uint64_t kept_ = 0;       // by host memory
         uint64_t available_ = 0;  // of the machine; without limit if the engine's allocator gives the memory
     };
+    bool packs(const std::vector<Extent*>& extents, const PauseWishes& wishes);
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);
     void stop_preparing(std::span<Extent* const> extents) noexcept;

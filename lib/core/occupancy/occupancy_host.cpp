@@ -20,20 +20,20 @@ std::string folder_for(const PauseWishes& wishes) {
 }  // namespace
 
 Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
-                          transfer::StagingFiles* files, bool limited)
-    : wishes_(wishes), files_(files) {
+                          transfer::StagingFiles* files, bool limited, Packs packs)
+    : wishes_(wishes), files_(files), packs_(packs) {
     for (const auto& [address, extent] : all)
-        if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end())
-            kept_ += extent->host().reserved_bytes();
+        if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end()) kept_ += extent->host_end();
     if (!wishes.folder.empty()) available_ = limited ? platform::read_host_memory().available_bytes : UINT64_MAX;
 }
 
 Store Occupancy::Stores::next(const Extent& extent) {
-    const uint64_t needed = extent.needed_bytes(), has = extent.host().reserved_bytes();
-    const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
     Store store;
     store.pinned = wishes_.pinned;
-    store.format = wishes_.format ? wishes_.format : extent.format;
+    store.only_prepares = packs_ == Packs::maybe;
+    if (wishes_.pinned && packs_ != Packs::no) store.format = wishes_.format_of(extent);
+    const uint64_t needed = extent.needed_bytes(store.format), has = extent.host_end();
+    const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
     const bool to_file = wishes_.contents.value_or(extent.contents).to_file ||
                          (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
                          (!wishes_.folder.empty() && more > available_);
@@ -47,12 +47,21 @@ Store Occupancy::Stores::next(const Extent& extent) {
     return store;
 }
 
+// Whether something is to be packed, and the device can. Finding that out waits for the device.
+bool Occupancy::packs(const std::vector<Extent*>& extents, const PauseWishes& wishes) {
+    const auto is_packed = [&](const Extent* extent) {
+        return extent->leaving == Leaving::stage && wishes.format_of(*extent);
+    };
+    return wishes.pinned && std::any_of(extents.begin(), extents.end(), is_packed) && passage_.packs();
+}
+
 // Reserves what is missing, and begins to fill it. There is room for all of it when the first contents leave.
 Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
                                    std::vector<Extent*>* taken) {
     std::vector<Extent*> missing;
     taken->reserve(extents.size());
-    Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate);
+    Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate,
+                  packs(extents, wishes) ? Stores::Packs::yes : Stores::Packs::no);
     Status status;
     for (Extent* const extent : extents) {
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
@@ -98,11 +107,11 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     SH_TRY(passage_.settle_host());
     fill_.stop();
     std::vector<Extent*> wanted;
-    bool packs = false;
     const Status status = no_throw([&] {
         wanted = preparing_;
         const std::vector<Extent*> extents = extents_of(chosen.tags);
-        Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate);
+        Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate,
+                      Stores::Packs::maybe);
         for (Extent* const extent : extents) {
             if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
             bool is_new = false;
@@ -111,11 +120,6 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
             if (store.files) continue;  // nothing to pin
             SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
-            packs = packs || store.format;
-        }
-        if (packs) {  // the driver translates programs now, not in the pause
-            SH_TRY(passage_.open());
-            (void)passage_.packs();
         }
         publish();  // memory that was too small is gone
         std::erase_if(wanted, [](const Extent* extent) { return extent->host().is_ready(); });

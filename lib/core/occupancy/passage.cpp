@@ -77,7 +77,7 @@ Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fil
 // The headers of packed pages are pinned last. So all of the host memory is waited for.
 Status Passage::choose_packing(Extent& extent, std::span<Page> pages, transfer::HostFill& fill) {
     const auto is_packable = [&](const Page& page) { return is_to_leave(page) && extent.may_be_packed(page); };
-    bool packed = !to_host_.helped() && std::any_of(pages.begin(), pages.end(), is_packable) && packs();
+    bool packed = !to_host_.helped() && std::any_of(pages.begin(), pages.end(), is_packable) && packs_.value_or(false);
     if (packed) SH_TRY(fill.wait_for(extent.host(), extent.host_end(), &packed));
     for (Page& page : pages)
         if (is_to_leave(page)) page.packed = packed && is_packable(page) ? extent.packs_as() : 0;
@@ -85,8 +85,15 @@ Status Passage::choose_packing(Extent& extent, std::span<Page> pages, transfer::
 }
 
 bool Passage::packs() {
-    if (!packs_) packs_ = can_pack(device_, to_host_.stream(), "contents that leave in pauses");
-    return *packs_;
+    if (packs_) return *packs_;
+    const Status status = no_throw([&] {
+        SH_TRY(try_packing(device_, to_host_.stream()));
+        SH_TRY(to_host_.get_ready_to_pack());
+        return to_device_.get_ready_to_pack();  // what has left packed cannot come back otherwise
+    });
+    if (status.ok() || status.code() == SH_ERROR_UNSUPPORTED) packs_ = status.ok();
+    if (!status.ok()) log_line(SH_LOG_INFO, "contents leave in pauses as they are: %s", status.text());
+    return status.ok();
 }
 
 Status Passage::finish_oldest_departure() {

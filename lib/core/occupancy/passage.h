@@ -56,7 +56,8 @@ public:
     // order.
     Status come_back(std::span<Extent* const> extents);
 
-    // Whether the device packs. The first call tries it. The passage is open.
+    // Whether the device packs. Tries it until that has succeeded once, or the device cannot. The passage is open, and
+    // nothing is queued: the trial waits for the device.
     bool packs();
 
     // Frees the buffers for contents that copies of the device do not reach. No contents are on their way.

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/log.h"
 #include "base/no_throw.h"
 #include "base/once_more.h"
 #include "core/spill/packed_copies.h"
@@ -45,7 +46,11 @@ Status SpillLanes::open(bool packs) {
     SH_TRY(back_.open());
     SH_TRY(device_.event_create(false, &leaves_after_));
     SH_TRY(device_.event_create(false, &comes_back_after_));
-    packs_ = packs && can_pack(device_, to_host_.stream(), "saved tensors");
+    if (packs) {
+        const Status tried = no_throw([&] { return try_packing(device_, to_host_.stream()); });
+        if (!tried.ok()) log_line(SH_LOG_INFO, "saved tensors cross the link as they are: %s", tried.text());
+        packs_ = tried.ok();
+    }
     return Status();
 }
 

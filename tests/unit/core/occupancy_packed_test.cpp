@@ -137,7 +137,7 @@ TEST_F(OccupancyPacked, a_pause_names_another_format_than_the_one_before) {
     EXPECT_EQ(read(plain + 2 * kPart, kPart), part_of(contents(1, kBytes), 2 * kPart));
 }
 
-TEST_F(OccupancyPacked, a_page_that_was_packed_leaves_as_it_is) {
+TEST_F(OccupancyPacked, host_memory_is_pinned_for_what_is_packed) {
     open();
     constexpr uint64_t kBytes = 3 * kPart;
     const uint64_t address = alloc_of(FloatFormat::bf16, kBytes);
@@ -150,9 +150,9 @@ TEST_F(OccupancyPacked, a_page_that_was_packed_leaves_as_it_is) {
     cycle(kBytes, 0, 0, 0, SH_OCCUPANCY_UNPINNED);
     truth[kPart] ^= 1;
     write(address, truth);
-    cycle(kPart, 0, 0);  // its host memory is there, and not pinned
-    SUCCEEDS(sh_occupancy_trim(device_, nullptr));
-    cycle(kBytes, kBytes, kBytes);
+    cycle(kBytes, kBytes, kBytes);  // the memory that was not pinned has no headers
+    EXPECT_EQ(info().pinned_bytes, kBytes + kBytes / 1024);
+    cycle(0, 0, kBytes);
     EXPECT_EQ(read(address, kBytes), truth);
 }
 
@@ -178,6 +178,52 @@ TEST_F(OccupancyPacked, what_was_prepared_is_what_a_pause_uses) {
     cycle(2 * kPart, 2 * kPart, 2 * kPart);
     EXPECT_EQ(info().pinned_bytes, 2 * kPart + 2 * kPart / 512);
     EXPECT_EQ(read(address, 2 * kPart), truth);
+}
+
+// What is packed has headers, too.
+TEST_F(OccupancyPacked, a_limit_of_host_memory_holds_the_same_contents_each_time) {
+    open();
+    const uint64_t first = alloc_of(FloatFormat::bf16, kPart), second = alloc_of(FloatFormat::bf16, kPart);
+    for (const uint64_t address : {first, second}) write(address, contents(address, kPart));
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    for (const uint64_t limit : {2 * kPart + 2 * kPart / 1024, 2 * kPart}) {
+        options.host_bytes = limit;
+        SUCCEEDS(sh_occupancy_prepare(device_, &options));
+        for (int i = 0; i < 3; i++) {
+            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT;
+            SUCCEEDS(sh_pause(device_, &options, &gone));
+            const uint64_t in_file = limit == 2 * kPart ? kPart : 0;
+            EXPECT_EQ(info().file_bytes, in_file) << i;
+            EXPECT_LE(info().host_bytes, limit);
+            EXPECT_TRUE(i == 0 || gone.copied_bytes == 0) << i << ": " << gone.copied_bytes;
+            SUCCEEDS(resume());
+        }
+    }
+    for (const uint64_t address : {first, second}) EXPECT_EQ(read(address, kPart), contents(address, kPart));
+}
+
+TEST_F(OccupancyPacked, a_preparation_with_another_format_loses_nothing) {
+    open();
+    const uint64_t packed = alloc_of(FloatFormat::bf16, 2 * kPart), plain = filled(1, kPart);
+    write(packed, contents(2, 2 * kPart));
+    cycle(3 * kPart, 2 * kPart, 2 * kPart);
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    for (const uint32_t format : {SH_FORMAT_F32, SH_FORMAT_F8_E4M3}) {
+        options.format = format;
+        SUCCEEDS(sh_occupancy_prepare(device_, &options));
+        cycle(0, 0, 2 * kPart);
+    }
+    EXPECT_EQ(read(packed, 2 * kPart), contents(2, 2 * kPart));
+    EXPECT_EQ(read(plain, kPart), contents(1, kPart));
+}
+
+TEST_F(OccupancyPacked, memory_that_is_not_pinned_needs_no_headers) {
+    open();
+    const uint64_t address = filled(1, kPart);
+    cycle(kPart, 0, 0);
+    cycle(0, 0, 0, SH_FORMAT_BF16, SH_OCCUPANCY_UNPINNED);  // its copy stays
+    EXPECT_EQ(info().host_bytes, kPart);
+    EXPECT_EQ(read(address, kPart), contents(1, kPart));
 }
 
 TEST_F(OccupancyPacked, small_allocations_of_one_format_share_chunks) {
