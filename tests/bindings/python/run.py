@@ -122,7 +122,7 @@ def torch(work):
         sys.exit(77)
     site = unpacked(work)
     python = torch_python("pytest")
-    plugin = BUILD / "backends/fault/stagehand-fault.so"
+    plugin, command = BUILD / "backends/fault/stagehand-fault.so", BUILD / "cli/stagehand"
     vendored = HERE / "torch/vendored"
     # PyTorch's own tests of autograd change the state of a process, so they have processes of their own.
     for tests in ([f"--ignore={vendored}", HERE / "torch"], [vendored]):
@@ -141,6 +141,7 @@ def torch(work):
             *tests,
             PYTHONPATH=site,
             FAULT_BACKEND=str(plugin if plugin.exists() else ""),
+            STAGEHAND_COMMAND=str(command if command.exists() else ""),
         )
 
 

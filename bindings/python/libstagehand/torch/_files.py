@@ -65,8 +65,8 @@ class PackedTensor:
 
     def __init__(self, packed: memoryview, memory: torch.Tensor, text: str) -> None:
         self.memory = memory
+        self.text = text
         self._packed = packed
-        self._text = text
         self._lock = threading.Lock()
         self._read = False
 
@@ -84,7 +84,7 @@ class PackedTensor:
                     for done in [threads.submit(unpack, Mapped(self._packed), part, at) for part, at in parts]:
                         done.result()
             except Error as error:
-                raise type(error)(error.status, f"{self._text}: {error.text}") from None
+                raise type(error)(error.status, f"{self.text}: {error.text}") from None
             self._read = True
 
 
@@ -93,19 +93,19 @@ class TensorFiles:
     to them do not reach the files.
     """
 
-    def __init__(self, files: Files) -> None:
-        self.entries: dict[str, _Entry] = {}
+    def __init__(self, files: Files | None) -> None:
+        self.entries: dict[str, Any] = {}
         self._maps: list[tuple[int, memoryview]] = []
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
-        for path in _paths(files):
+        for path in [] if files is None else _paths(files):
             self._open(path)
 
     def _open(self, path: pathlib.Path) -> None:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             try:
-                start, header = _header(path)
+                start, header = read_header(path)
                 # The mapping is private: a write to its tensors does not reach the file.
                 map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 packed = packed_tensors(header)
@@ -161,13 +161,17 @@ class TensorFiles:
         return raw.view(kind).reshape(entry.shape)
 
     def _packed_tensor(self, name: str, entry: _Entry, like: torch.Tensor) -> torch.Tensor:
-        # The system gives this memory when it is written to.
-        memory = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
         view = memoryview(entry.map)[entry.offset : entry.offset + entry.bytes]
+        memory = self._memory_for(view, like.numel() * like.element_size(), f"{name} in {entry.path}")
+        return memory.view(like.dtype).reshape(entry.shape)
+
+    def _memory_for(self, packed: memoryview, bytes: int, text: str) -> torch.Tensor:
+        """Makes the memory of a packed tensor. The system gives it when it is written to."""
+        memory = torch.empty(bytes, dtype=torch.uint8)
         at = bisect_right(self._starts, memory.data_ptr())
         self._starts.insert(at, memory.data_ptr())
-        self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
-        return memory.view(like.dtype).reshape(entry.shape)
+        self._packed.insert(at, PackedTensor(packed, memory, text))
+        return memory
 
     def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
         """Returns the packed tensor whose memory has the tensor of bytes, or None."""
@@ -191,22 +195,20 @@ class TensorFiles:
         return None
 
 
-def refuse_packed(folder: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a folder has packed files, which other libraries cannot read."""
+def packed_files(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """Returns the files with packed tensors in a folder, and in the folders in it."""
     path = pathlib.Path(folder)
+    found = []
     for file in sorted([*path.glob("*.safetensors"), *path.glob("*/*.safetensors")]):
         try:
-            packed = packed_tensors(_header(file)[1])
+            if packed_tensors(read_header(file)[1]):
+                found.append(file)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # the library of the model says what is wrong
-        if packed:
-            raise ValueError(
-                f"{file} has packed tensors, which from_pretrained() of the model's library cannot read: "
-                "`stagehand unpack` restores the file, and st.stream(model, files=...) streams it packed"
-            )
+    return found
 
 
-def _header(path: pathlib.Path) -> tuple[int, dict[str, Any]]:
+def read_header(path: pathlib.Path) -> tuple[int, dict[str, Any]]:
     """Returns the place of the data in a safetensors file, and the header."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

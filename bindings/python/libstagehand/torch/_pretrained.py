@@ -6,18 +6,23 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
 from torch import nn
 
 from .._device import Device
-from ._files import refuse_packed
+from . import _subclasses
+from ._files import packed_files
+from ._loaded import fill, leave_packed
 from ._mappings import Mappings
 from ._pipelines import StreamedPipeline
+from ._plain_files import PlainFile, PlainMappings
+from ._plain_folder import PlainFolder
 from ._stream import stream
 from ._streamed import Streamed
+from ._weights import find_tensors
 
 _log = logging.getLogger("libstagehand.torch")
 # More bytes than this in memory, beside the files, are worth a warning.
@@ -45,7 +50,8 @@ def from_pretrained(
     folder: str | os.PathLike[str], cls: Any, device: Device | str | torch.device = "cuda", **options: Any
 ) -> Any:
     """Loads a model by `cls.from_pretrained(folder)`, and streams it from its safetensors files, which are mapped, not
-    read. Returns what stream() returns. Its `module` is the model, and its `pipe` the pipeline.
+    read. Returns what stream() returns. Its `module` is the model, and its `pipe` the pipeline. Files of
+    `stagehand pack` are streamed packed.
 
     The library that the class belongs to makes the model: it renames tensors, ties weights, makes the buffers that
     files do not hold, and converts types. A tensor that it has to compute from others, such as the experts of a layer
@@ -64,18 +70,82 @@ def from_pretrained(
         raise ValueError("device_map= places the weights that would be streamed: pass device= and budget= instead")
     theirs = {name: value for name, value in options.items() if name not in _OURS}
     ours = {name: value for name, value in options.items() if name in _OURS}
-    refuse_packed(folder)
-    made = cls.from_pretrained(folder, **theirs)
-    model, *_ = made if isinstance(made, tuple) else [made]  # with output_loading_info=True there is more
+    model = _load(folder, cls, theirs, ours.get("parts"))
     _tell(model)
     if isinstance(model, nn.Module) and ours.get("optimizer") is None:
         model.requires_grad_(False)
     return stream(model, device, mapped=True, **ours)
 
 
+def _load(folder: str | os.PathLike[str], cls: Any, options: dict[str, Any], parts: Iterable[str] | None) -> Any:
+    """Has the library of the class load the model. Tensors of packed files that nobody has read are left on the meta
+    device, and are streamed packed. `parts`: of a pipeline, which are streamed.
+    """
+
+    def load(path: str | os.PathLike[str]) -> Any:
+        made = cls.from_pretrained(path, **options)
+        return made[0] if isinstance(made, tuple) else made  # with output_loading_info=True there is more
+
+    packed = packed_files(folder)
+    if not packed:
+        return load(folder)
+    with PlainFolder(folder, packed) as plain:
+        model = load(plain.path)
+        # A model that was made from contents before they were there is made again.
+        while _fill_touched(plain.files, model):
+            del model
+            model = load(plain.path)
+        mappings = PlainMappings(plain.files)
+        for name, module in _named_modules(model).items():
+            if parts is None or name in parts:
+                leave_packed(module, mappings)
+            else:
+                fill(module, mappings)
+        _rename(model, str(plain.path), os.fspath(folder))
+    return model
+
+
+def _fill_touched(files: list[PlainFile], model: Any) -> bool:
+    """Unpacks what the library has read, and what the model does not have in a mapping of its file."""
+    mappings = PlainMappings(files)
+    used = {
+        hollow
+        for module in _named_modules(model).values()
+        for one in find_tensors(module)
+        for _, tensor in _subclasses.parts(one.tensor, "")
+        for hollow, _ in mappings.hollows_of(tensor)
+    }
+    names = [name for file in files for name in file.fill_touched(used)]
+    if names:
+        _log.info(
+            "%s: %d tensors are unpacked to host memory, because the model needs other tensors than the files have: %s",
+            type(model).__name__,
+            len(names),
+            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}",
+        )
+    return bool(names)
+
+
+def _rename(model: Any, path: str, folder: str) -> None:
+    """Lets the model tell of the folder that it was asked for."""
+    for one in (model, *_named_modules(model).values()):
+        for holder, name in (
+            (one, "name_or_path"),
+            (getattr(one, "config", None), "_name_or_path"),
+            (getattr(one, "generation_config", None), "_name_or_path"),
+        ):
+            told = getattr(holder, name, None)
+            if isinstance(told, str) and told.startswith(path):
+                setattr(holder, name, folder + told[len(path) :])
+
+
+def _named_modules(model: Any) -> dict[str, nn.Module]:
+    return {"": model} if isinstance(model, nn.Module) else _modules(model)
+
+
 def _tell(model: Any) -> None:
     """Writes to the log what is not in files."""
-    modules = {"": model} if isinstance(model, nn.Module) else _modules(model)
+    modules = _named_modules(model)
     mappings = Mappings(None)
     made: dict[str, int] = {}
     total = 0
@@ -83,7 +153,7 @@ def _tell(model: Any) -> None:
         for name, tensor in module.named_parameters(prefix):
             size = tensor.numel() * tensor.element_size()
             total += size
-            if size and not _is_mapped(mappings, tensor):
+            if size and not tensor.is_meta and not _is_mapped(mappings, tensor):
                 made[name] = size
     if made:
         bytes = sum(made.values())

@@ -1188,8 +1188,8 @@ pub struct sh_occupancy_change {
     pub unchanged_bytes: u64,
     ///The part of copied_bytes that came or went over helpers' links. Since 0.2
     pub helped_bytes: u64,
-    /**The part of copied_bytes that crossed the link packed: see sh_alloc_options.format.
-Since 0.2*/
+    /**The part of copied_bytes that crossed the link packed, as they are in device memory: see
+sh_alloc_options.format. Since 0.2*/
     pub packed_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3004,7 +3004,9 @@ that cannot hash copies everything.
 
 Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
 host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
-fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are.
+fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are. The
+driver translates the programs in the first pause that packs. Contents are copied again, and host memory is pinned
+again, if a pause names a format for which the memory of the pause before has no room.
 
 - `options`: NULL: all tags that run.
 

@@ -162,12 +162,3 @@ def test_a_damaged_tensor_is_named(device, packed, meta, x, monkeypatch):
     with pytest.raises(sh.OperationError, match=r"0\.weight in .*packed\.safetensors: "):
         st.stream(meta, device, files=packed)
     assert all(parameter.is_meta for parameter in meta.parameters())
-
-
-def test_other_libraries_cannot_read_them(device, packed):
-    transformers = pytest.importorskip("transformers")
-    (packed / "part").mkdir()
-    (packed / "packed.safetensors").rename(packed / "part/packed.safetensors")
-    (packed / "other.safetensors").write_bytes(b"no header")
-    with pytest.raises(ValueError, match=r"part/packed\.safetensors has packed tensors.*stagehand unpack"):
-        st.from_pretrained(packed, transformers.AutoModel, device)
