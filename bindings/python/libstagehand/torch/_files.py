@@ -60,15 +60,15 @@ class _Entry:
 
 class PackedTensor:
     """The memory of a tensor that a file has packed. The memory has the contents once somebody has asked for them:
-    streaming reads the file, so most models need no memory for contents on the host.
+    streaming reads the file, so most models need no memory for contents on the host. `read`: it has them already.
     """
 
-    def __init__(self, packed: memoryview, memory: torch.Tensor, text: str) -> None:
+    def __init__(self, packed: memoryview, memory: torch.Tensor, text: str, read: bool = False) -> None:
         self.memory = memory
-        self.text = text
         self._packed = packed
+        self._text = text
         self._lock = threading.Lock()
-        self._read = False
+        self._read = read
 
     def source(self, offset: int, bytes: int) -> Packed:
         return Packed(Mapped(self._packed), bytes, offset)
@@ -84,7 +84,7 @@ class PackedTensor:
                     for done in [threads.submit(unpack, Mapped(self._packed), part, at) for part, at in parts]:
                         done.result()
             except Error as error:
-                raise type(error)(error.status, f"{self.text}: {error.text}") from None
+                raise type(error)(error.status, f"{self._text}: {error.text}") from None
             self._read = True
 
 
@@ -93,12 +93,12 @@ class TensorFiles:
     to them do not reach the files.
     """
 
-    def __init__(self, files: Files | None) -> None:
-        self.entries: dict[str, Any] = {}
+    def __init__(self, files: Files) -> None:
+        self.entries: dict[str, _Entry] = {}
         self._maps: list[tuple[int, memoryview]] = []
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
-        for path in [] if files is None else _paths(files):
+        for path in _paths(files):
             self._open(path)
 
     def _open(self, path: pathlib.Path) -> None:
@@ -161,17 +161,13 @@ class TensorFiles:
         return raw.view(kind).reshape(entry.shape)
 
     def _packed_tensor(self, name: str, entry: _Entry, like: torch.Tensor) -> torch.Tensor:
+        # The system gives this memory when it is written to.
+        memory = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
         view = memoryview(entry.map)[entry.offset : entry.offset + entry.bytes]
-        memory = self._memory_for(view, like.numel() * like.element_size(), f"{name} in {entry.path}")
-        return memory.view(like.dtype).reshape(entry.shape)
-
-    def _memory_for(self, packed: memoryview, bytes: int, text: str) -> torch.Tensor:
-        """Makes the memory of a packed tensor. The system gives it when it is written to."""
-        memory = torch.empty(bytes, dtype=torch.uint8)
         at = bisect_right(self._starts, memory.data_ptr())
         self._starts.insert(at, memory.data_ptr())
-        self._packed.insert(at, PackedTensor(packed, memory, text))
-        return memory
+        self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
+        return memory.view(like.dtype).reshape(entry.shape)
 
     def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
         """Returns the packed tensor whose memory has the tensor of bytes, or None."""

@@ -55,7 +55,6 @@ def adopt(
             one.unread.read()  # a copy is trained
         if one.is_parameter:
             made = nn.Parameter(made, requires_grad=one.tensor.requires_grad)
-        one.mapped = True
         yield one, made
     if missing:
         remedy = (

@@ -11,6 +11,7 @@ import torch
 
 from ._files import PackedTensor, TensorFiles
 from ._memory import buffer_of
+from ._plain_files import PlainMappings
 
 
 class Mappings:
@@ -22,6 +23,7 @@ class Mappings:
 
     def __init__(self, files: TensorFiles | None) -> None:
         self._files = files
+        self._plain = PlainMappings()
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in _private_files():
@@ -39,7 +41,7 @@ class Mappings:
         return buffer_of(memory) if self.is_mapped(memory) else None
 
     def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
-        return self._files.packed_of(memory) if self._files else None
+        return (self._files.packed_of(memory) if self._files else None) or self._plain.packed_of(memory)
 
     def read(self, tensor: torch.Tensor) -> None:
         if self._files:

@@ -1,17 +1,20 @@
-"""Files in memory that look like the plain safetensors files whose tensors others have packed, for libraries that read
-only those. Their contents are there once somebody needs them.
+"""Files of `stagehand pack`, unpacked for libraries that read plain files. Where their tensors are mapped from, streaming
+reads the packed files.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import pathlib
+import struct
+import tempfile
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +23,10 @@ import torch
 from .._errors import Error
 from .._sources import Mapped, unpack
 from ._files import PackedTensor, packed_tensors, read_header
-from ._memory import buffer_of
+from ._memory import byte_tensor
 
 _PAGE = mmap.PAGESIZE
-_COPIED = 16 << 20  # of plain tensors, at a time
+_PART = 8 << 20  # of a file, which one thread writes at a time
 _WIDTHS = {
     "F64": 8,
     "I64": 8,
@@ -39,39 +42,24 @@ _WIDTHS = {
 }
 
 
-@dataclass(eq=False)
-class Hollow:
-    """A packed tensor, and where its contents belong in the plain file."""
+@dataclass(frozen=True)
+class _Tensor:
+    """Where a tensor that was packed lies in the plain file, and what the packed file has of it."""
 
-    path: pathlib.Path
-    name: str
+    text: str
     begin: int
     end: int
-    source: memoryview  # as the packed file has it
-    contents: PackedTensor  # in the plain file
-    is_filled: bool = False
-
-    def inside(self) -> tuple[int, int]:
-        """The whole pages. The parts of pages at the ends are filled from the beginning."""
-        return min(-(-self.begin // _PAGE) * _PAGE, self.end), max(self.end // _PAGE * _PAGE, self.begin)
-
-    @property
-    def text(self) -> str:
-        return self.contents.text
-
-    def fill(self) -> None:
-        self.contents.read()
-        self.is_filled = True
+    packed: memoryview
 
 
 class PlainFile:
-    """A packed file as a plain one. The system has no page of a packed tensor's contents before somebody reads it, so
-    nobody can read without being noticed.
+    """A packed file as a plain one, without a name, in the folder for temporary files. The system may take its memory
+    as that of any file.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        with open(path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with open(path, "rb") as packed_file:
+            self._map = mmap.mmap(packed_file.fileno(), 0, access=mmap.ACCESS_READ)
         start, header = read_header(path)
         packed = packed_tensors(header)
         meta = {name: text for name, text in header.pop("__metadata__", {}).items() if name != "stagehand.packed"}
@@ -80,58 +68,72 @@ class PlainFile:
         # The widest elements come first, so that all of them are aligned.
         for name, entry in sorted(header.items(), key=lambda one: -_width(packed.get(one[0], one[1]))):
             was = packed.get(name, entry)
-            bytes = _bytes_of(was) if name in packed else entry["data_offsets"][1] - entry["data_offsets"][0]
+            first, last = entry["data_offsets"]
+            if not 0 <= first <= last <= len(self._map) - start:
+                raise ValueError(
+                    f"{name} has the byte range {first} to {last} in {path}, "
+                    f"but the file has {len(self._map) - start} bytes of data"
+                )
+            bytes = _bytes_of(was) if name in packed else last - first
             plain[name] = {"dtype": was["dtype"], "shape": was["shape"], "data_offsets": [end, end + bytes]}
-            places.append((name, start + entry["data_offsets"][0], entry["data_offsets"], end, bytes))
+            places.append((name, memoryview(self._map)[start + first : start + last], end, bytes))
             end += bytes
         text = json.dumps(plain).encode()
         text += b" " * (-len(text) % 8)
-        self.file = os.memfd_create(f"stagehand:{path.name}", os.MFD_CLOEXEC)
-        self._close = weakref.finalize(self, os.close, self.file)
-        os.ftruncate(self.file, 8 + len(text) + end)
-        os.pwrite(self.file, len(text).to_bytes(8, "little") + text, 0)
-        self._memory = torch.frombuffer(mmap.mmap(self.file, 8 + len(text) + end), dtype=torch.uint8)
-        self._tensors: list[Hollow] = []
-        for name, at, (first, last), to, bytes in places:
-            begin = 8 + len(text) + to
-            source = memoryview(self._map)[at : at + last - first]
-            if name not in packed:
-                for done in range(0, bytes, _COPIED):
-                    os.pwrite(self.file, source[done : done + _COPIED], begin + done)
-            elif bytes:
-                memory = self._memory[begin : begin + bytes]
-                contents = PackedTensor(source, memory, f"{name} in {path}")
-                one = Hollow(path, name, begin, begin + bytes, source, contents)
-                self._fill_ends(one)
-                self._tensors.append(one)
+        self._open(path, 8 + len(text) + end)
+        self._write(struct.pack("<Q", len(text)) + text, 0)
+        self._tensors: list[_Tensor] = []
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            begun = []
+            for name, source, to, bytes in places:
+                begin = 8 + len(text) + to
+                if name in packed and bytes:
+                    self._tensors.append(_Tensor(f"{name} in {path}", begin, begin + bytes, source))
+                for at in range(0, bytes, _PART):
+                    size = min(_PART, bytes - at)
+                    if name in packed:
+                        begun.append(threads.submit(self._unpack, self._tensors[-1], at, size))
+                    else:
+                        begun.append(threads.submit(self._write, source[at : at + size], begin + at))
+            for one in begun:
+                one.result()
         self._begins = [one.begin for one in self._tensors]
+        _files[self._number] = self
 
-    def _fill_ends(self, one: Hollow) -> None:
-        begin, end = one.inside()
-        for first, last in [(one.begin, begin), (max(end, begin), one.end)]:
-            if first < last:
-                part = memoryview(buffer_of(self._memory[first:last])).cast("B")
-                try:
-                    unpack(Mapped(one.source), part, first - one.begin)
-                except Error as error:
-                    raise type(error)(error.status, f"{one.text}: {error.text}") from None
+    def _open(self, path: pathlib.Path, bytes: int) -> None:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 it is open as long as this object lives
+        self.file, self._close = file.fileno(), weakref.finalize(self, file.close)
+        try:
+            os.posix_fallocate(self.file, 0, bytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise OSError(
+                error.errno,
+                f"{tempfile.gettempdir()} has too little room for {path}, which takes {bytes} bytes unpacked: "
+                "name another folder in TMPDIR",
+            ) from None
+        status = os.fstat(self.file)
+        self._number = (status.st_dev, status.st_ino)
 
-    def fill_touched(self, used: set[Hollow]) -> list[str]:
-        """Unpacks the tensors that somebody has read, and those that are not among the used ones. Returns their
-        names.
-        """
-        names = []
-        for one in self._tensors:
-            begin, end = one.inside()
-            if not one.is_filled and begin < end and (one not in used or _has_pages(self.file, begin, end)):
-                one.fill()
-                names.append(one.name)
-        return names
+    def _unpack(self, tensor: _Tensor, at: int, bytes: int) -> None:
+        part = bytearray(bytes)
+        try:
+            unpack(Mapped(tensor.packed), part, at)
+        except Error as error:
+            raise type(error)(error.status, f"{tensor.text}: {error.text}") from None
+        self._write(part, tensor.begin + at)
 
-    def overlapping(self, begin: int, end: int) -> list[Hollow]:
-        """The packed tensors that have bytes in a part of the file."""
-        first = max(bisect_right(self._begins, begin) - 1, 0)
-        return [one for one in self._tensors[first : bisect_right(self._begins, end - 1)] if one.end > begin]
+    def _write(self, part: bytes | bytearray | memoryview, at: int) -> None:
+        left = memoryview(part)
+        while left:
+            done = os.pwrite(self.file, left, at)
+            left, at = left[done:], at + done
+
+    def tensor_with(self, begin: int, end: int) -> _Tensor | None:
+        """The tensor that has all of this part of the file and was packed, or None."""
+        at = bisect_right(self._begins, begin) - 1
+        return self._tensors[at] if at >= 0 and end <= self._tensors[at].end else None
 
 
 def _width(entry: dict[str, Any]) -> int:
@@ -145,61 +147,63 @@ def _bytes_of(entry: dict[str, Any]) -> int:
     return bytes
 
 
-def _has_pages(file: int, begin: int, end: int) -> bool:
-    try:
-        return os.lseek(file, begin, os.SEEK_DATA) < end
-    except OSError:  # there is nothing up to the end of the file
-        return False
+_files: weakref.WeakValueDictionary[tuple[int, int], PlainFile] = weakref.WeakValueDictionary()
 
 
 class PlainMappings:
     """Where this process has mapped plain files, at the time when this object is made."""
 
-    def __init__(self, files: Iterable[PlainFile]) -> None:
-        numbers = {(status.st_dev, status.st_ino): one for one in files for status in [os.fstat(one.file)]}
+    def __init__(self) -> None:
         self._spans: list[tuple[int, int, int, PlainFile]] = []  # begin, end, where in the file
+        if _files:
+            self._find()
+        self._starts = [start for start, *_ in self._spans]
+
+    def _find(self) -> None:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:
                 span, rights, offset, device, inode, *_ = line.split(None, 5)
                 major, minor = (int(part, 16) for part in device.split(":"))
-                file = numbers.get((os.makedev(major, minor), int(inode)))
-                if file is not None and rights[3] == "p":  # the shared mapping is the file's own
+                file = _files.get((os.makedev(major, minor), int(inode)))
+                if file is not None and rights[3] == "p":
                     start, end = (int(part, 16) for part in span.split("-"))
                     self._spans.append((start, end, int(offset, 16), file))
-        self._starts = [start for start, *_ in self._spans]
 
-    def hollows_of(self, tensor: torch.Tensor) -> list[tuple[Hollow, int]]:
-        """The packed tensors that have a part of the tensor's memory, each with the place of the tensor in it."""
-        if tensor.device.type != "cpu" or not tensor.numel():
-            return []
-        first = tensor.data_ptr()
+    def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
+        """Returns the packed tensor that has the contents of the tensor of bytes, or None. A change that the program
+        has made in the mapping is not in the file.
+        """
+        if not self._spans or memory.device.type != "cpu" or not memory.numel():
+            return None
+        first = memory.data_ptr()
         at = bisect_right(self._starts, first) - 1
-        if at < 0 or first >= self._spans[at][1]:
-            return []
+        if at < 0 or first + memory.numel() > self._spans[at][1]:
+            return None
         start, _, offset, file = self._spans[at]
         begin = offset + first - start
-        return [(one, begin - one.begin) for one in file.overlapping(begin, begin + _extent(tensor))]
-
-    def part_of(self, tensor: torch.Tensor) -> tuple[Hollow, int] | None:
-        """Returns the packed tensor that has all of the tensor and is not there yet, with the tensor's place in it, or
-        None. Several that have a part of it are filled.
-        """
-        hollows = self.hollows_of(tensor)
-        if len(hollows) == 1:
-            one, offset = hollows[0]
-            if not one.is_filled and 0 <= offset and offset + _extent(tensor) <= one.end - one.begin:
-                return one, offset
-        self.fill(tensor)
-        return None
-
-    def fill(self, tensor: torch.Tensor) -> None:
-        """Unpacks what has a part of the tensor, which then has its contents."""
-        for one, _ in self.hollows_of(tensor):
-            one.fill()
+        tensor = file.tensor_with(begin, begin + memory.numel())
+        if tensor is None or _is_changed(first, memory.numel()):
+            return None
+        before = begin - tensor.begin  # bytes of the tensor
+        whole = byte_tensor(memory.untyped_storage(), int(memory.storage_offset()) - before, tensor.end - tensor.begin)
+        return PackedTensor(tensor.packed, whole, tensor.text, read=True)
 
 
-def _extent(tensor: torch.Tensor) -> int:
-    """The bytes from the first element to the last."""
-    last: int = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
-    width: int = tensor.element_size()
-    return (last + 1) * width
+def _is_changed(address: int, bytes: int) -> bool:
+    """Whether a page of a private mapping is not the file's any more. The kernel's Documentation/admin-guide/mm/
+    pagemap.rst describes the bits.
+    """
+    first, end = address // _PAGE, -(-(address + bytes) // _PAGE)
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as pages:
+            pages.seek(8 * first)
+            words = b"".join(iter(lambda: pages.read(min(8 * end - pages.tell(), 1 << 20)), b""))
+    except OSError:
+        return True  # nobody can tell
+    if len(words) != 8 * (end - first):
+        return True
+    for (word,) in struct.iter_unpack("<Q", words):
+        present, swapped, of_file = word >> 63 & 1, word >> 62 & 1, word >> 61 & 1
+        if swapped or (present and not of_file):
+            return True
+    return False

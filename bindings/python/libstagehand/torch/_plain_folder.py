@@ -13,15 +13,18 @@ from ._plain_files import PlainFile
 
 
 class PlainFolder:
-    """It has links to everything that the folder has, and files in memory in the place of packed files. The links exist
-    until the end of the `with`, and the files as long as somebody has them or this object.
+    """It has links to everything that the folder has, and plain files in the place of packed ones. The links exist until
+    the end of the `with`, and the files as long as somebody has mapped them or has this object.
     """
 
     def __init__(self, folder: str | os.PathLike[str], packed: Iterable[pathlib.Path]) -> None:
         whole = pathlib.Path(folder).absolute()
         self.files: list[PlainFile] = []
-        self.path = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-"))
+        self._place = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-"))
+        # Libraries keep what they make of a folder's code by the folder's name.
+        self.path = self._place / (whole.name or "model")
         try:
+            self.path.mkdir()
             self._fill(whole, self.path, {file.absolute() for file in packed})
         except BaseException:
             self._remove()
@@ -48,4 +51,4 @@ class PlainFolder:
         self._remove()
 
     def _remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)  # the links, not what they lead to
+        shutil.rmtree(self._place, ignore_errors=True)  # the links, not what they lead to

@@ -6,23 +6,21 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import pathlib
+from collections.abc import Mapping
 from typing import Any, overload
 
 import torch
 from torch import nn
 
 from .._device import Device
-from . import _subclasses
 from ._files import packed_files
-from ._loaded import fill, leave_packed
 from ._mappings import Mappings
 from ._pipelines import StreamedPipeline
-from ._plain_files import PlainFile, PlainMappings
+from ._plain_files import PlainFile
 from ._plain_folder import PlainFolder
 from ._stream import stream
 from ._streamed import Streamed
-from ._weights import find_tensors
 
 _log = logging.getLogger("libstagehand.torch")
 # More bytes than this in memory, beside the files, are worth a warning.
@@ -70,73 +68,47 @@ def from_pretrained(
         raise ValueError("device_map= places the weights that would be streamed: pass device= and budget= instead")
     theirs = {name: value for name, value in options.items() if name not in _OURS}
     ours = {name: value for name, value in options.items() if name in _OURS}
-    model = _load(folder, cls, theirs, ours.get("parts"))
+    model, plain = _load(folder, cls, theirs)
     _tell(model)
     if isinstance(model, nn.Module) and ours.get("optimizer") is None:
         model.requires_grad_(False)
-    return stream(model, device, mapped=True, **ours)
+    made = stream(model, device, mapped=True, **ours)
+    del plain  # which streaming knew its files by
+    return made
 
 
-def _load(folder: str | os.PathLike[str], cls: Any, options: dict[str, Any], parts: Iterable[str] | None) -> Any:
-    """Has the library of the class load the model. Tensors of packed files that nobody has read are left on the meta
-    device, and are streamed packed. `parts`: of a pipeline, which are streamed.
-    """
+def _load(folder: str | os.PathLike[str], cls: Any, options: dict[str, Any]) -> tuple[Any, list[PlainFile]]:
+    """Has the library of the class load the model. Also returns plain files that were made of packed ones."""
 
     def load(path: str | os.PathLike[str]) -> Any:
         made = cls.from_pretrained(path, **options)
         return made[0] if isinstance(made, tuple) else made  # with output_loading_info=True there is more
 
-    packed = packed_files(folder)
+    packed = packed_files(pathlib.Path(folder, options.get("subfolder") or ""))
     if not packed:
-        return load(folder)
+        return load(folder), []
     with PlainFolder(folder, packed) as plain:
-        model = load(plain.path)
-        # A model that was made from contents before they were there is made again.
-        while _fill_touched(plain.files, model):
-            del model
-            model = load(plain.path)
-        mappings = PlainMappings(plain.files)
-        for name, module in _named_modules(model).items():
-            if parts is None or name in parts:
-                leave_packed(module, mappings)
-            else:
-                fill(module, mappings)
-        _rename(model, str(plain.path), os.fspath(folder))
-    return model
-
-
-def _fill_touched(files: list[PlainFile], model: Any) -> bool:
-    """Unpacks what the library has read, and what the model does not have in a mapping of its file."""
-    mappings = PlainMappings(files)
-    used = {
-        hollow
-        for module in _named_modules(model).values()
-        for one in find_tensors(module)
-        for _, tensor in _subclasses.parts(one.tensor, "")
-        for hollow, _ in mappings.hollows_of(tensor)
-    }
-    names = [name for file in files for name in file.fill_touched(used)]
-    if names:
-        _log.info(
-            "%s: %d tensors are unpacked to host memory, because the model needs other tensors than the files have: %s",
-            type(model).__name__,
-            len(names),
-            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}",
-        )
-    return bool(names)
+        model = load(str(plain.path))
+        _rename(model, str(plain.path), os.path.abspath(folder))
+        return model, plain.files
 
 
 def _rename(model: Any, path: str, folder: str) -> None:
-    """Lets the model tell of the folder that it was asked for."""
-    for one in (model, *_named_modules(model).values()):
-        for holder, name in (
-            (one, "name_or_path"),
-            (getattr(one, "config", None), "_name_or_path"),
-            (getattr(one, "generation_config", None), "_name_or_path"),
-        ):
-            told = getattr(holder, name, None)
-            if isinstance(told, str) and told.startswith(path):
-                setattr(holder, name, folder + told[len(path) :])
+    """Lets the model, and what it consists of, tell of the folder that it was asked for."""
+
+    def real(value: Any) -> Any:
+        return folder + value[len(path) :] if isinstance(value, str) and value.startswith(path) else value
+
+    parts = [model, *getattr(model, "components", {}).values()]
+    parts += [inside for part in parts if isinstance(part, nn.Module) for inside in part.modules()]
+    parts += [getattr(part, name, None) for part in parts for name in ("config", "generation_config", "init_kwargs")]
+    for part in {id(part): part for part in parts}.values():
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            if real(value) is not value:
+                object.__setattr__(part, name, real(value))
+        for name, value in list(part.items()) if isinstance(part, dict) else []:
+            if real(value) is not value:
+                dict.__setitem__(part, name, real(value))
 
 
 def _named_modules(model: Any) -> dict[str, nn.Module]:
@@ -153,7 +125,7 @@ def _tell(model: Any) -> None:
         for name, tensor in module.named_parameters(prefix):
             size = tensor.numel() * tensor.element_size()
             total += size
-            if size and not tensor.is_meta and not _is_mapped(mappings, tensor):
+            if size and not _is_mapped(mappings, tensor):
                 made[name] = size
     if made:
         bytes = sum(made.values())

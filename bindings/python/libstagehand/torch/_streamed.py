@@ -27,7 +27,6 @@ from ._division import Chosen, check_modules, is_called, own_modules
 from ._entries import attach_entries
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
-from ._loaded import loaded_tensors
 from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
@@ -142,7 +141,7 @@ class Streamed(Residency, TrainingCalls, Source):
                 if optimizer is not None:
                     check_maker(optimizer)
                 refuse_offloaded(module, place_of(device))
-                left = self._find(files, strict, outside, optimizer is not None)
+                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 divider = Divider(module, self._weights, self._entries, blocks, max_held)
                 pages_for = most if isinstance(device, Device) else divider.budget_of_pages(most)
@@ -173,9 +172,9 @@ class Streamed(Residency, TrainingCalls, Source):
 
     # Beginning.
 
-    def _find(self, files: Files | None, strict: bool, outside: Outside, trained: bool) -> list[Found]:
+    def _find(self, files: TensorFiles | None, strict: bool, outside: Outside, trained: bool) -> list[Found]:
         """Finds the tensors to stream. Returns the other tensors."""
-        self._files = loaded_tensors(self.module) if files is None else TensorFiles(files)
+        self._files = files
         found = find_tensors(self.module)
         for one in found:
             if is_served(one.tensor):
@@ -183,10 +182,11 @@ class Streamed(Residency, TrainingCalls, Source):
                     Status.ERROR_INVALID_STATE,
                     f"{one.names[0]} is streamed already: end that streaming first, by unstream(model)",
                 )
-        for one, made in adopt(found, self._files, strict, type(self.module).__name__, trained):
+        for one, made in adopt(found, files, strict, type(self.module).__name__, trained):
             if trained and made.requires_grad:
                 made.data = made.data.clone()  # because files are not written to
                 self._trained_from_files.append(one)
+            one.mapped = True
             self._replace(one, made)
         streamed, left = choose(found, [outside] if isinstance(outside, str) else outside, trained)
         if not streamed:

@@ -1,6 +1,6 @@
 """Models of transformers and diffusers whose files `stagehand pack` has packed."""
 
-import logging
+import errno
 import os
 import pathlib
 import shutil
@@ -11,7 +11,6 @@ import torch
 
 import libstagehand as sh
 import libstagehand.torch as st
-from libstagehand.torch import _plain_folder
 
 transformers = pytest.importorskip("transformers")
 diffusers = pytest.importorskip("diffusers")
@@ -117,9 +116,10 @@ def streams(cls, plain, packed, inputs, device, **options):
         with st.from_pretrained(packed, cls, device, budget=size_of(loaded) // 2, **options) as streamed:
             for _ in range(3):
                 assert torch.equal(first(streamed.module(**inputs)), want)
-            state = streamed.module.state_dict()
+            state = {name: one.clone() for name, one in streamed.module.state_dict().items()}
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(state[name], tensor), name
+        assert torch.equal(streamed.module.state_dict()[name], tensor), f"{name}, after the end"
     return streamed
 
 
@@ -135,34 +135,48 @@ def test_a_packed_folder_streams_packed(device, tmp_path, tied):
     with st.from_pretrained(packed, transformers.LlamaForCausalLM, device, budget=size_of(model) // 3) as streamed:
         sizes = [weight.bytes for weight in streamed._weights if weight.unread is not None]
         assert sizes and sorted(sizes) == sorted(one.bytes for one in streamed._weights if one.bytes >= 64 << 10)
-        assert streamed.module.name_or_path == streamed.module.config._name_or_path == str(packed)
+        for inside in (streamed.module, streamed.module.model):
+            assert inside.name_or_path == inside.config._name_or_path == str(packed)
     streams(transformers.AutoModelForCausalLM, plain, packed, inputs, device)
 
 
-def test_contents_are_not_unpacked_to_host_memory(device, tmp_path, monkeypatch):
-    model, _, packed, inputs = saved(llama, tmp_path)
-    pages = []
-    remove = _plain_folder.PlainFolder._remove
+def test_a_change_of_the_model_is_streamed(device, tmp_path, monkeypatch):
+    model, plain, packed, inputs = saved(llama, tmp_path)
+    init = transformers.LlamaForCausalLM.from_pretrained.__func__
 
-    def removed(folder):
-        pages.append(sum(os.fstat(one.file).st_blocks * 512 for one in folder.files))
-        remove(folder)
+    def changed(cls, *given, **options):
+        made = init(cls, *given, **options)
+        with torch.no_grad():
+            made.lm_head.weight[3] += 1
+            made.model.layers[1].mlp.up_proj.weight.view(-1)[:8] = 7  # in the first page
+        made.kept = [made.model.layers[2].mlp.up_proj.weight]
+        return made
 
-    monkeypatch.setattr(_plain_folder.PlainFolder, "_remove", removed)
-    with st.from_pretrained(packed, transformers.LlamaForCausalLM, device, budget=size_of(model) // 3) as streamed:
-        want = streamed.module(**inputs).logits
-    assert pages and pages[0] < size_of(model) // 4, "more than small tensors and parts of pages"
-    assert streamed.module.lm_head.weight.is_meta
-    with st.stream(streamed.module, device, budget=size_of(model) // 3, mapped=True):
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", classmethod(changed))
+    loaded = load(transformers.LlamaForCausalLM, plain)
+    with torch.no_grad():
+        want = loaded(**inputs).logits
+        with st.from_pretrained(packed, transformers.LlamaForCausalLM, device, budget=size_of(model) // 3) as streamed:
+            assert torch.equal(streamed.module(**inputs).logits, want)
+            read = [place.tensor for weight in streamed._weights if weight.unread for place in weight.places]
+            layers = streamed.module.model.layers
+            assert not any(one is streamed.module.lm_head.weight for one in read)
+            assert not any(one is layers[1].mlp.up_proj.weight for one in read)
+            assert any(one is layers[2].mlp.up_proj.weight for one in read)
+        kept = streamed.module.kept[0]
+        assert kept is streamed.module.model.layers[2].mlp.up_proj.weight
+        assert torch.equal(kept, model.model.layers[2].mlp.up_proj.weight)
+        assert torch.equal(streamed.module(**inputs).logits, want)
+    with (
+        torch.no_grad(),
+        st.stream(streamed.module, device, budget=size_of(model) // 3, mapped=True),
+    ):
         assert torch.equal(streamed.module(**inputs).logits, want)
 
 
-def test_tensors_that_are_made_of_others_have_their_contents(device, tmp_path, caplog):
-    caplog.set_level(logging.INFO, "libstagehand.torch")
+def test_tensors_that_are_made_of_others_have_their_contents(device, tmp_path):
     _, plain, packed, inputs = saved(experts, tmp_path)
     streams(transformers.Qwen3MoeForCausalLM, plain, packed, inputs, device)
-    told = [one.getMessage() for one in caplog.records if "unpacked to host memory" in one.getMessage()]
-    assert len(told) == 1 and "experts" in told[0] and "lm_head" not in told[0]
 
 
 def test_another_type_a_subfolder_and_what_else_is_there(device, tmp_path):
@@ -222,6 +236,8 @@ def test_a_pipeline_from_its_folder(tmp_path, parts):
             assert any(weight.unread is not None for weight in part._weights), name
         assert set(streamed.parts) == set(parts or ["vqvae", "unet"])
         assert torch.equal(image(streamed.pipe), want)
+        assert streamed.pipe.name_or_path == str(packed)
+        assert streamed.pipe.unet.config["_name_or_path"] == str(packed / "unet")
 
 
 def test_a_part_of_a_model_and_outside_tensors(device, tmp_path):
@@ -257,18 +273,26 @@ def test_packed_weights_are_trained(device, tmp_path):
     assert not torch.equal(results[0]["lm_head.weight"], model.lm_head.weight)
 
 
-def test_a_damaged_tensor_is_named(device, tmp_path):
-    model, _, packed, inputs = saved(llama, tmp_path, shard="1GB")
+def test_a_damaged_file_is_named(device, tmp_path, monkeypatch):
+    _, _, packed, _ = saved(llama, tmp_path, shard="1GB")
     file = packed / "model.safetensors"
-    damaged = bytearray(file.read_bytes())
+    whole = file.read_bytes()
+    damaged = bytearray(whole)
     damaged[len(damaged) // 2] ^= 1
     file.write_bytes(damaged)
-    with (
-        pytest.raises(sh.Error, match="packed tensor"),
-        st.from_pretrained(packed, transformers.LlamaForCausalLM, device, budget=size_of(model) // 3) as streamed,
-    ):
-        streamed.module(**inputs)
-        streamed.module.state_dict()
+    with pytest.raises(sh.Error, match=r"weight in .*model\.safetensors: .*packed tensor"):
+        st.from_pretrained(packed, transformers.LlamaForCausalLM, device)
+    file.write_bytes(whole[:-5000])
+    with pytest.raises(ValueError, match=r"has the byte range .*, but the file has"):
+        st.from_pretrained(packed, transformers.LlamaForCausalLM, device)
+    file.write_bytes(whole)
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "there is no room")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="name another folder in TMPDIR"):
+        st.from_pretrained(packed, transformers.LlamaForCausalLM, device)
 
 
 def test_no_links_remain(device, tmp_path, monkeypatch):
