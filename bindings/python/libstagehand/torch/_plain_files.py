@@ -1,5 +1,5 @@
-"""Files of `stagehand pack`, unpacked for libraries that read plain files. Where their tensors are mapped from, streaming
-reads the packed files.
+"""Files of `stagehand pack`, unpacked for libraries that read plain files. What these map is streamed from the packed
+files.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"

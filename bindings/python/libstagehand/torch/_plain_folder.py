@@ -13,8 +13,8 @@ from ._plain_files import PlainFile
 
 
 class PlainFolder:
-    """It has links to everything that the folder has, and plain files in the place of packed ones. The links exist until
-    the end of the `with`, and the files as long as somebody has mapped them or has this object.
+    """It has links to everything that the folder has, and plain files in the place of packed ones. The links exist
+    until the end of the `with`, and the files as long as somebody has mapped them or has this object.
     """
 
     def __init__(self, folder: str | os.PathLike[str], packed: Iterable[pathlib.Path]) -> None:
