@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/once_more.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::core {
@@ -24,7 +25,7 @@ Status try_packing(BackendDevice& device, sh_stream stream) {
     if (status.ok()) status = device.stream_synchronize(stream);
     if (status.ok()) std::memset(elements, 0, kBytes);
     if (status.ok()) status = device.unpack_tiles(stream, tiles);
-    const Status ended = device.stream_synchronize(stream);
+    const Status ended = once_more([&] { return device.stream_synchronize(stream); });
     if (!ended.ok()) memory.abandon();
     if (status.ok()) status = ended;
     SH_TRY(std::move(status));
