@@ -259,10 +259,11 @@ protected:
     // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
     // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on: what was away
     // before comes back, and memory can be freed.
+    // The helper is slow, so that it is still at work when memory is freed.
     static void pause_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
                                                               Result* out) {
         Pair pair;
-        if (!pair.open_both(64 * kMiB, "", helper_plan)) {
+        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s")) {
             out->failures = 1;
             return;
         }

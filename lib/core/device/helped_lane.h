@@ -62,6 +62,8 @@ public:
     // Whether such a helper may still write host memory, until end_doubt() has succeeded.
     bool host_is_doubtful() const { return helped() && helpers_.bond().host_is_doubtful(); }
     Status end_doubt() { return helped() ? helpers_.bond().end_doubt() : Status(); }
+    // The same for host memory that such a helper may still read: it must not be freed until this has succeeded.
+    Status end_reads() { return helped() ? helpers_.bond().end_reads() : Status(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
 

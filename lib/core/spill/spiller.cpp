@@ -33,7 +33,7 @@ Spiller::~Spiller() {
     device_->links().to_host.spiller_closes();
     pool_.wait_for_growth();
     lanes_.stalls().forget();
-    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok()) {
+    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok() || !lanes_.end_reads().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
         copies_.for_each([](SavedCopy& copy) { (void)copy.buffer.release(); });
         for (auto& copy : doubtful_) (void)copy->buffer.release();
@@ -420,6 +420,7 @@ Status Spiller::trim(uint64_t* freed_bytes) {
     spilled_bytes_ = 0;
     lanes_.disband();
     SH_TRY(lanes_.end_doubt());
+    SH_TRY(lanes_.end_reads());
     if (!doubtful_.empty() && lanes_.settle().ok()) {
         for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
         doubtful_.clear();

@@ -203,6 +203,12 @@ Status Bond::end_doubt() {
     return Status();
 }
 
+Status Bond::end_reads() {
+    std::lock_guard lock(mutex_);
+    for (Way& way : ways_) SH_TRY(way.relay->end_reads());
+    return Status();
+}
+
 void Bond::prepare(BondedLoad* load, size_t events) const {
     if (load->ways.size() == ways_.size() + 1) return;
     load->ways.resize(ways_.size() + 1);

@@ -97,6 +97,7 @@ public:
     // See Relay::host_is_doubtful().
     bool host_is_doubtful() const;
     Status end_doubt();
+    Status end_reads();  // see Relay::end_reads()
 
 private:
     static constexpr uint64_t kCopiesBetween = 16;  // from one sample of the own link's speed to the next

@@ -1,6 +1,7 @@
 #include "transfer/bond/relay.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/once_more.h"
 #include "transfer/route/issue.h"
@@ -30,7 +31,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    helper_failed_ = host_doubtful_ = false;
+    helper_failed_ = host_doubtful_ = reads_host_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -72,8 +73,8 @@ Status Relay::settle() {
     return Status();
 }
 
-// On the way to the device, a helper that does not answer any more may still fill slots, but the device copies nothing
-// from them. On the way to the host it may still write host memory, unless it is lost.
+// On the way to the device, a helper that does not answer any more may still fill slots from host memory, but the
+// device copies nothing from them. On the way to the host it may still write host memory. Both are over if it is lost.
 Status Relay::wait_for(Streams streams) {
     Status helper = helper_.stream_synchronize(streams.of_helper);
     if (!helper.ok()) {  // the error may be that of a copy, and a second call hides it
@@ -81,16 +82,21 @@ Status Relay::wait_for(Streams streams) {
         helper = helper_.stream_synchronize(streams.of_helper);
     }
     SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
-    host_doubtful_ = !to_device() && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
+    std::atomic<bool>& doubt = to_device() ? reads_host_ : host_doubtful_;
+    doubt = !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
     return Status();
 }
 
-Status Relay::end_doubt() {
-    if (!host_is_doubtful()) return Status();
+Status Relay::end_doubt() { return end(&host_doubtful_, "writes"); }
+
+Status Relay::end_reads() { return end(&reads_host_, "reads"); }
+
+Status Relay::end(std::atomic<bool>* doubt, const char* does) {
+    if (!*doubt) return Status();
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
-        return ended.within("it is not known whether a helper still writes host memory");
-    host_doubtful_ = false;
+        return ended.within(std::string("it is not known whether a helper still ") + does + " host memory");
+    *doubt = false;
     return Status();
 }
 

@@ -56,7 +56,10 @@ public:
     // On the way to the host: such a helper may still write host memory, until end_doubt() has succeeded.
     bool host_is_doubtful() const { return host_doubtful_.load(std::memory_order_relaxed); }
     Status end_doubt();
-    // The same in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
+    // On the way to the device: such a helper may still read host memory, which must not be freed until this has
+    // succeeded.
+    Status end_reads();
+    // settle() in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
     // The second part is told how many slots were passed before the first.
     uint64_t brought() const { return brought_; }
     void settle_after(uint64_t brought) {
@@ -107,6 +110,7 @@ private:
     template <class Copy>
     static Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
     void forget();
+    Status end(std::atomic<bool>* doubt, const char* does);
 
     BackendDevice& device_;
     BackendDevice& helper_;
@@ -120,7 +124,7 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    std::atomic<bool> helper_failed_{false}, host_doubtful_{false};
+    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false};
 };
 
 }  // namespace stagehand::transfer
