@@ -23,7 +23,7 @@ from ._memory import buffer_of
 Files: TypeAlias = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 """A file, a folder with files, or several of these."""
 
-_TYPES = {
+TYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -140,7 +140,7 @@ class TensorFiles:
     def tensor(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of that name. It must have the type and the shape of `like`."""
         entry = self.entries[name]
-        kind = _TYPES.get(entry.type)
+        kind = TYPES.get(entry.type)
         if kind != like.dtype or entry.shape != tuple(like.shape):
             is_ = f"{entry.type.lower()} {list(entry.shape)}"
             wanted = f"{str(like.dtype)[6:]} {list(like.shape)}"

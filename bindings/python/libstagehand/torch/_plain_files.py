@@ -22,24 +22,11 @@ import torch
 
 from .._errors import Error
 from .._sources import Mapped, unpack
-from ._files import PackedTensor, packed_tensors, read_header
+from ._files import TYPES, PackedTensor, packed_tensors, read_header
 from ._memory import byte_tensor
 
 _PAGE = mmap.PAGESIZE
 _PART = 8 << 20  # of a file, which one thread writes at a time
-_WIDTHS = {
-    "F64": 8,
-    "I64": 8,
-    "U64": 8,
-    "C64": 8,
-    "F32": 4,
-    "I32": 4,
-    "U32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I16": 2,
-    "U16": 2,
-}
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,8 @@ class PlainFile:
 
 
 def _width(entry: dict[str, Any]) -> int:
-    return _WIDTHS.get(entry["dtype"], 1)
+    kind = TYPES.get(entry["dtype"])
+    return kind.itemsize if kind else 1
 
 
 def _bytes_of(entry: dict[str, Any]) -> int:
@@ -184,8 +172,10 @@ class PlainMappings:
         tensor = file.tensor_with(begin, begin + memory.numel())
         if tensor is None or _is_changed(first, memory.numel()):
             return None
-        before = begin - tensor.begin  # bytes of the tensor
-        whole = byte_tensor(memory.untyped_storage(), int(memory.storage_offset()) - before, tensor.end - tensor.begin)
+        storage, whole_begin = memory.untyped_storage(), int(memory.storage_offset()) - (begin - tensor.begin)
+        if whole_begin < 0 or whole_begin + tensor.end - tensor.begin > storage.nbytes():
+            return None  # a part of the tensor has a storage of its own
+        whole = byte_tensor(storage, whole_begin, tensor.end - tensor.begin)
         return PackedTensor(tensor.packed, whole, tensor.text, read=True)
 
 
