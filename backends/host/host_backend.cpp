@@ -346,4 +346,8 @@ MemoryStatistics memory_statistics(sh_backend_device* device) { return device_of
 
 std::vector<MemoryStatistics> all_memory_statistics() { return Neighbours::all().statistics(); }
 
+void wait_for_all_work() {
+    for (Device* const device : Neighbours::all().devices()) device->synchronize();
+}
+
 }  // namespace stagehand::host

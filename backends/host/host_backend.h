@@ -33,4 +33,8 @@ MemoryStatistics memory_statistics(sh_backend_device* device);
 // Returns the statistics of every open device of this process, in the order of opening.
 std::vector<MemoryStatistics> all_memory_statistics();
 
+// Waits until the streams of all open devices of this process have run what was queued: what hardware knows, for tests
+// in which the calls of the backend fail. No device may be closed meanwhile.
+void wait_for_all_work();
+
 }  // namespace stagehand::host

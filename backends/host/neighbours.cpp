@@ -44,4 +44,9 @@ std::vector<MemoryStatistics> Neighbours::statistics() const {
     return result;
 }
 
+std::vector<Device*> Neighbours::devices() const {
+    std::lock_guard lock(mutex_);
+    return devices_;
+}
+
 }  // namespace stagehand::host

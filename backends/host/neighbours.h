@@ -25,6 +25,7 @@ public:
     bool is_pinned(const void* memory, uint64_t bytes) const;
     // In the order of opening.
     std::vector<MemoryStatistics> statistics() const;
+    std::vector<Device*> devices() const;
 
 private:
     mutable std::mutex mutex_;
