@@ -109,8 +109,11 @@ enum {
         system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
         caller may free the memory of these segments when the registration has returned SH_OK; other segments are
         read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
-        more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
-        sh_source_update_begin() refuses it. \since 0.2 */
+        more, if it ends within an element, or if the device does not unpack. sh_source_replace() takes new contents.
+
+        With SH_BLOCK_MUTABLE the caller keeps the memory. From the first write-back or update on, the block is read
+        there, plain, and the library frees its packed copies. sh_source_replace() packs again. Captures refuse the
+        block until it is plain. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 
@@ -258,7 +261,7 @@ SH_API SH_MUST_CHECK sh_status sh_block_get_state(sh_runtime* runtime, sh_block 
  * contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
  * are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
  * change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has packed
- * are loaded as they were registered.
+ * are loaded as they were packed.
  * @retval SH_OK                 The blocks will be loaded again.
  * @retval SH_ERROR_BACKEND      The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
@@ -271,11 +274,11 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
  * Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
  * An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
  * sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
- * marked dirty until the end of the update. Updates of one block do not nest.
+ * marked dirty until the end of the update. Updates of one block do not nest. SH_BLOCK_PACK has copied contents to
+ * memory of the library, which only sh_source_replace() changes.
  * @retval SH_OK                  The bytes may be changed.
  * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
  *                                that uses a block has been entered.
- * @retval SH_ERROR_UNSUPPORTED   A block is SH_BLOCK_PACK.
  * @retval SH_ERROR_BACKEND       The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the loads and the write-backs have ended.
@@ -284,9 +287,30 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
 SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
+ * Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
+ * file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
+ * apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
+ * copies of them. The next step makes a new plan. Nothing has changed after a failure.
+ * @param segments As in sh_block_desc. Copied.
+ * @retval SH_OK                       The block has the new segments.
+ * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
+ * @retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
+ *                                     block: destroy the graph first.
+ * @retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
+ * @retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for packed copies beside the old ones.
+ * @retval SH_ERROR_BACKEND            The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
+ * @blocks As sh_register_blocks().
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments,
+                                                 uint64_t count);
+
+/**
  * Ends sh_source_update_begin() and invalidates the blocks.
  * @retval SH_OK                  The update has ended.
- * @retval SH_ERROR_INVALID_STATE No update of a block was begun.
+ * @retval SH_ERROR_INVALID_STATE No update of a block was begun, and nothing has ended. Or all of a block is packed, and
+ *                                sh_source_replace() was not called: the update has ended, and the block is as before.
  * @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
  *                                these blocks. The contents stay dirty. The update has ended.
  * @blocks While the library writes back dirty contents of blocks that share pages with these blocks.

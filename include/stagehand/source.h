@@ -62,9 +62,10 @@ typedef struct sh_segment {
         so: see docs/concepts.md. Else the library's workers unpack it on the host.
 
         The bytes of a packed tensor must not change while the block is registered, not even in an update of the
-        source. A load fails with SH_ERROR_SOURCE if a checksum shows damage. The library compares the checksums of
-        pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block, and others in the first load, or in
-        each load that the workers unpack. Later changes may give undefined weights. 0: the source is not packed.
+        source: sh_source_replace() takes another tensor. A load fails with SH_ERROR_SOURCE if a checksum shows damage.
+        The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
+        and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
+        0: the source is not packed.
         \since 0.2 */
     uint64_t packed_bytes;
     uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */

@@ -203,6 +203,9 @@ public:
     }
     ~SourceUpdate() { drop(); }
 
+    void replace(sh_block block, Span<const sh_segment> segments) {
+        check(sh_source_replace(runtime_, block, segments.data(), segments.size()));
+    }
     void end() {
         if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) {
             check(sh_source_update_end(runtime, blocks_.data(), blocks_.size()));

@@ -8,13 +8,18 @@ using namespace stagehand::api;
 
 namespace {
 
-// Reads the segments of a description that was read, and lets it point to them.
-Status take_segments(sh_block_desc* desc, std::vector<sh_segment>* out) {
-    if (!desc->segments) return Status();
-    SH_TRY(take_array(desc->segments, desc->segment_count, {"segments", "segment_count"}, out));
+Status take_segments(const sh_segment* segments, uint64_t count, const ArrayName& names, std::vector<sh_segment>* out) {
+    SH_TRY(take_array(segments, count, names, out));
     // Only the parts of a block begin elsewhere than at the beginning of what the callback gives.
     for (sh_segment& segment : *out)
         if (segment.kind == SH_SOURCE_FILL) segment.file_offset = 0;
+    return Status();
+}
+
+// Reads the segments of a description that was read, and lets it point to them.
+Status take_segments(sh_block_desc* desc, std::vector<sh_segment>* out) {
+    if (!desc->segments) return Status();
+    SH_TRY(take_segments(desc->segments, desc->segment_count, {"segments", "segment_count"}, out));
     desc->segments = out->data();
     return Status();
 }
@@ -138,6 +143,16 @@ sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, ui
         SH_TRY(find_runtime(runtime, &at));
         SH_TRY(take_blocks(blocks, count, &ids));
         return at.runtime->update_begin(ids, at.lock);
+    });
+}
+
+sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments, uint64_t count) {
+    return guarded([&] {
+        std::vector<sh_segment> taken;
+        SH_TRY(take_segments(segments, count, {"segments"}, &taken));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->replace_sources(block, taken, at.lock);
     });
 }
 

@@ -173,6 +173,23 @@ void changes_contents(const sh::Device& device) {
     runtime.write_back_all();
     CHECK(is_block(memory.data() + 5 * kBlockBytes, 5, 2));
     CHECK(runtime.stats().write_backs == 1);
+    std::vector<unsigned char> other(kBlockBytes);
+    write_block(other.data(), 5, 3);
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.pointer = other.data();
+    segment.bytes = other.size();
+    const std::vector<sh_segment> segments = {segment};
+    CHECK(status_of([&] { sh::SourceUpdate(runtime.get(), none).replace(blocks[5], segments); }) ==
+          SH_ERROR_INVALID_STATE);
+    {
+        const std::vector<sh_block> changed = {blocks[5]};
+        sh::SourceUpdate update = runtime.update_sources(changed);
+        update.replace(blocks[5], segments);
+        update.end();
+    }
+    const sh::View view = runtime.acquire(blocks[5], SH_STREAM_HOST);
+    CHECK(is_block(view.address(), 5, 3));
 }
 
 // Scopes, protections and reservations end on every path, including exceptions.

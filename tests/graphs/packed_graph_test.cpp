@@ -198,6 +198,85 @@ TEST_F(PackedGraphs, refuse_packed_files) {
     }
 }
 
+// A launch copies from the addresses that were captured, so a block of a graph keeps its sources. Another block gets
+// other ones, which may take more room on the device, and the graph finds its own where they were.
+TEST_F(PackedGraphs, let_other_blocks_get_other_segments) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kMiB + 3}});
+    make_plan(1);
+    step(runtime_);
+    const sh_stream stream = device_.stream();
+    PackedStep captured(device_, *this);
+    SUCCEEDS(captured.begin(stream));
+    for (const size_t i : {0, 1, 3, 4}) SUCCEEDS(captured.use(i));
+    SUCCEEDS(captured.end());
+    SUCCEEDS(captured.launch(stream));
+    std::vector<uint8_t> other(truth_[2].size());
+    for (size_t k = 0; k < other.size(); k++) other[k] = static_cast<uint8_t>(k % 2 ? 0x3c : (k * 2654435761u) >> 13);
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    std::vector<uint8_t> frame;
+    EXPECT_TRUE(codec::pack_frame(FloatFormat::f16, other.data(), other.size(), 2, &frame).ok());
+    segment.pointer = pinned(frame);
+    segment.packed_bytes = frame.size();
+    segment.bytes = other.size();
+    for (const size_t i : {1, 2}) SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[i], 1));
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[1], &segment, 1), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("destroy the graph first"), std::string::npos) << why();
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[2], &segment, 1));
+    for (const size_t i : {1, 2}) SUCCEEDS(sh_source_update_end(runtime_, &blocks_[i], 1));
+    truth_[2] = other;
+    for (int k = 0; k < 2; k++) {
+        SUCCEEDS(captured.launch(stream));
+        step(runtime_);
+        pause_and_resume();
+        SUCCEEDS(captured.launch(stream));
+    }
+    device_.synchronize();
+    EXPECT_EQ(captured.compared(), 20u);
+    EXPECT_EQ(captured.wrong(), 0u);
+}
+
+TEST_F(PackedGraphs, refuse_packed_blocks_that_may_become_plain) {
+    std::vector<std::vector<uint8_t>> memory;
+    for (int i = 0; i < 19; i++) memory.push_back(weights(FloatFormat::bf16, kMiB + 3, static_cast<uint8_t>(i)));
+    for (std::vector<uint8_t>& bytes : memory) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = bytes.data();
+        segment.bytes = bytes.size();
+        segment.format = SH_FORMAT_BF16;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        desc.bytes = segment.bytes;
+        desc.flags = SH_BLOCK_PACK | SH_BLOCK_MUTABLE | SH_BLOCK_PIN;
+        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks_.emplace_back()));
+        truth_.push_back(bytes);
+    }
+    make_plan(1);
+    step(runtime_);
+    {
+        PackedStep captured(device_, *this);
+        SUCCEEDS(captured.begin(device_.stream()));
+        EXPECT_EQ(captured.use(0), SH_ERROR_UNSUPPORTED);
+        EXPECT_NE(why().find("SH_BLOCK_MUTABLE"), std::string::npos) << why();
+        SUCCEEDS(captured.end());
+    }
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), blocks_.size()));
+    memory[5][7] ^= 1;
+    truth_[5][7] ^= 1;
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), blocks_.size()));
+    step(runtime_);  // they are plain now
+    SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
+    PackedStep captured(device_, *this);
+    ASSERT_NO_FATAL_FAILURE(captured.capture(device_.stream(), forward()));
+    SUCCEEDS(captured.launch(device_.stream()));
+    device_.synchronize();
+    EXPECT_EQ(captured.compared(), blocks_.size());
+    EXPECT_EQ(captured.wrong(), 0u);
+}
+
 // A helper brings chunks into the same memory, on a stream of its own.
 class HelpedPackedGraphs : public PackedGraphs {
 protected:

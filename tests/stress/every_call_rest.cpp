@@ -27,6 +27,11 @@ bool EveryCall::change_contents() {
         return false;
     staged.truth = contents_of(id, ++version_, staged.bytes);
     std::memcpy(staged.memory, staged.truth.data(), staged.bytes);
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.pointer = staged.memory;
+    segment.bytes = staged.bytes;
+    if (!ATTEMPT(sh_source_replace, model_, id, &segment, 1)) return false;
     if (!attempt(
             "sh_source_update_end", [&] { return sh_source_update_end(model_, &id, 1); }, SH_ERROR_INVALID_STATE))
         return false;

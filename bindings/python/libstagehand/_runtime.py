@@ -15,7 +15,7 @@ from ._base import RuntimeBase, open_handle
 from ._callbacks import Call, LoadFunction
 from ._device import Device
 from ._errors import made
-from ._generated import STREAM_HOST, BlockInfo, KindInfo, PlanInfo, ResidentPriority, RuntimeStats
+from ._generated import STREAM_HOST, BlockFlag, BlockInfo, KindInfo, PlanInfo, ResidentPriority, RuntimeStats
 from ._graphs import Capture
 from ._holders import note
 from ._host import Stream
@@ -159,9 +159,9 @@ class Runtime(RuntimeBase):
                 self._check(status)
         registered = []
         for id, one, block in zip(ids, described, blocks):
-            for call in one.calls:
-                call.block = id
-            kept[id] = [*one.kept, *one.calls]
+            if one.hook is not None:
+                one.hook.block = id
+            kept[id] = one.keep_for(id, one.hook)
             registered.append(Block(self, id, one.desc.bytes, block.name))
         del kept[until]
         return registered
@@ -189,7 +189,7 @@ class Runtime(RuntimeBase):
         parts = []
         for number in range(count[0]):
             part = found[number]
-            kept[part.block] = [*described.kept, *described.calls]
+            kept[part.block] = [described.hook, *described.kept, *described.calls]
             name = f"{block.name}[{number + 1}/{count[0]}]" if block.name is not None else None
             parts.append(Part(Block(self, part.block, part.bytes, name), part.offset))
         del kept[until]
@@ -325,6 +325,23 @@ class Runtime(RuntimeBase):
         blocks.
         """
         return SourceUpdate(self, self._ids(blocks))
+
+    def replace_source(self, block: Block, source: Source | Sequence[Source | Segment]) -> None:
+        """Gives a block other sources, inside `with runtime.update_sources([block]):`. They are as in BlockDesc: other
+        memory, another file, or new Weights. The package then gives up the sources before.
+        """
+        mutable = bool(self.block_info(block).flags & BlockFlag.MUTABLE)
+        with ExitStack() as until_replaced:
+            described = Described(BlockDesc(source, mutable=mutable), self._exceptions, until_replaced)
+            kept, until = self._kept, -next(_numbers)
+            kept[until] = [described]  # before the call, as in register_blocks()
+            status = lib.sh_source_replace(self._handle, block.id, described.segments, len(described.segments))
+            if status < 0:
+                del kept[until]
+                self._check(status)
+        if block.id in kept:
+            kept[block.id] = described.keep_for(block.id, kept[block.id][0])
+        del kept[until]
 
     def write_back(self, blocks: Iterable[Block] | None = None) -> None:
         """Writes dirty blocks back to their sources. None means all blocks."""

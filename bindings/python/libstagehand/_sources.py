@@ -78,7 +78,8 @@ class Packed:
 @dataclass(frozen=True)
 class Weights:
     """Floating-point weights in memory. The registration packs them, without loss, into pinned memory of the library.
-    The caller may free or change the memory afterwards. They cannot be in a mutable block.
+    The caller may free or change the memory afterwards. A mutable block keeps the memory: changes are written there,
+    and the block is plain from the first one on.
     """
 
     source: Buffer | PinnedMemory
@@ -127,6 +128,7 @@ class Described:
     def __init__(self, block: BlockDesc, exceptions: Exceptions, until_registered: ExitStack) -> None:
         self.kept: list[object] = []
         self.calls: list[Call] = []
+        self.hook: Call | None = None
         self._exceptions = exceptions
         self._until_registered = until_registered
         self._mutable = block.mutable
@@ -148,7 +150,14 @@ class Described:
         self.desc.segments, self.desc.segment_count = self.segments, len(sources)
         self.desc.name = self.name
         if block.on_load is not None:
-            self.desc.on_load, self.desc.user_data = lib.sh_py_load, self._call(block.on_load)
+            self.hook = Call(block.on_load, exceptions)
+            self.desc.on_load, self.desc.user_data = lib.sh_py_load, self.hook.handle
+
+    def keep_for(self, block: int, hook: object) -> list[object]:
+        """Returns what a registered block keeps alive. The first object is the call of its on_load, or None."""
+        for call in self.calls:
+            call.block = block
+        return [hook, *self.kept, *self.calls]
 
     def _call(self, function: Any) -> Any:
         self.calls.append(Call(function, self._exceptions))
@@ -166,6 +175,10 @@ class Described:
         elif isinstance(source, Weights):
             if isinstance(source.source, (Packed, Weights, Mapped, FileRange, Fill, DeviceMemory)):
                 raise TypeError("the source of Weights is memory")
+            if self._mutable:
+                self._fill_in(segment, source.source)
+                segment.kind, segment.format = lib.SH_SOURCE_POINTER, WeightFormat(source.format)
+                return
             memory = ffi.from_buffer(_buffer_of(source.source))
             segment.kind, segment.format = lib.SH_SOURCE_POINTER, WeightFormat(source.format)
             segment.pointer, segment.bytes = memory, len(memory)

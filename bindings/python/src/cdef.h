@@ -251,6 +251,8 @@ typedef struct sh_block_state {
 sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state);
 sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments,
+                                                 uint64_t count);
 sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
 sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);

@@ -25,6 +25,11 @@ using BlockCopies = std::vector<transfer::PackedCopy>;
 // The parts of a block that are seldom needed.
 struct BlockDetail {
     std::vector<transfer::Segment> segments;  // sorted by offset
+    // Of a mutable block with packed copies: the engine's memory of these segments, sorted by offset. Write-backs go
+    // there. If it `has_news`, the next load reads it, and the copies are `spent`: only older loads read them.
+    std::vector<transfer::Segment> plain, spent;
+    bool has_news = false;
+    bool was_replaced = false;  // the segments, since the last update has begun
     sh_load_fn on_load = nullptr;
     void* user_data = nullptr;
     std::string name;
@@ -173,6 +178,8 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint32_t ring_offset = 0;
     uint64_t protections = 0;          // the sum over all its blocks
     uint32_t range = kNone;            // the address range that the unit lies in
+    bool has_news = false;             // see BlockDetail
+    bool has_spent = false;            // a block has `spent` copies
     policy::Delivery delivery;         // of its sources, as far as workers read them
     std::vector<sh_backend_page> own;  // resident first pages, or all pages of an unordered unit; mapped
 

@@ -78,8 +78,6 @@ Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
         total += (desc.bytes + page_bytes - 1) / page_bytes * page_bytes;
         if (total > kLargestRange) return bad(desc, i, "bytes: the blocks of this call exceed the address range");
         if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");
-        if ((desc.flags & SH_BLOCK_PACK) && (desc.flags & SH_BLOCK_MUTABLE))
-            return bad(desc, i, "flags has SH_BLOCK_PACK, but the block is mutable");
         if (desc.segment_count && !desc.segments) return bad(desc, i, "segments is NULL");
         extents.clear();
         for (uint64_t k = 0; k < desc.segment_count; k++) {

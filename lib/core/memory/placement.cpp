@@ -100,7 +100,7 @@ bool Placement::keeps(std::span<const Place> places, const UnpackPlan& unpack) c
     return true;
 }
 
-// Units that have gone leave their room empty if the others have to be where they were.
+// If the others have to be where they were, units that have gone or have got other sources leave their room empty.
 Status Placement::keep(std::span<const Place> places, const UnpackPlan& unpack, std::span<const uint64_t> kept_places) {
     const uint64_t begin = unpack_memory_.kept_address(), end = begin + unpack.kept_pages * registry_.page_bytes();
     uint64_t address = begin;
@@ -108,7 +108,8 @@ Status Placement::keep(std::span<const Place> places, const UnpackPlan& unpack, 
     for (uint32_t i = 0; i < places.size(); i++) {
         const uint32_t kept = kept_of(places[i], unpack, i);
         if (!kept) continue;
-        if (i < kept_places.size() && kept_places[i] != UINT64_MAX) {
+        if (!kept_places.empty()) {
+            if (i >= kept_places.size() || kept_places[i] == UINT64_MAX) continue;
             fits = fits && address <= begin + kept_places[i];
             address = begin + kept_places[i];
         }

@@ -133,8 +133,12 @@ Status Registry::add(std::span<const sh_block_desc> descs, std::span<const Block
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
+            block.detail = std::make_unique<BlockDetail>();
+            block.detail->on_load = descs[i].on_load;
+            block.detail->user_data = descs[i].user_data;
+            if (descs[i].name) block.detail->name = descs[i].name;
             SH_TRY(open_sources(device_, descs[i], copies.empty() ? BlockCopies() : copies[i], i, block.address,
-                                staged_bytes_, block));
+                                staged_bytes_, block.detail.get()));
         }
         for (const uint32_t index : added.units) survey(index);
         for (const Addition::Grown& grown : added.grown) survey(grown.unit);

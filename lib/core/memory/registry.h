@@ -82,6 +82,19 @@ public:
     bool has_packed_tensors();
     // Blocks that are packed with their neighbours in the order.
     bool has_small_blocks();
+    // Gives a block the sources of this descriptor instead of its own, which nothing reads or writes any more. Does all
+    // of this or nothing.
+    Status replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies);
+    // Counts the changes of sources that may call for a new plan.
+    uint64_t source_changes() const { return source_changes_; }
+    // The plain memory of these packed segments has contents that the packed copies have not.
+    void note_news(Block& block) noexcept;
+    // Lets loads of the unit read such memory from now on. No worker has a load of the unit.
+    void read_news(Unit& unit) noexcept;
+    // Frees the packed copies that loads have read before, and that none reads any more.
+    void close_spent(Unit& unit) noexcept;
+    // Loads of the unit may change from packed copies to plain memory.
+    bool may_get_news(const Unit& unit);
     // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.
     void remove(std::span<const sh_block> ids);
 
@@ -196,6 +209,7 @@ private:
     uint64_t model_pages_ = 0;
     uint64_t live_blocks_ = 0;
     uint64_t hindered_ = 0;  // live units that are not ready
+    uint64_t source_changes_ = 0;
 };
 
 }  // namespace stagehand::core

@@ -74,6 +74,8 @@ Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit,
 Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
     if (unit.load_queued())
         return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + " is already being loaded by workers");
+    if (unit.has_spent && is_quiet(unit)) registry_.close_spent(unit);
+    registry_.read_news(unit);
     Load* taken = nullptr;
     Status status = no_throw([&] {
         taken = &take();

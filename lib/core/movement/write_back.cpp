@@ -6,6 +6,7 @@
 #include "base/no_throw.h"
 #include "base/once_more.h"
 #include "base/unlocked.h"
+#include "core/memory/block_sources.h"
 #include "core/movement/load.h"
 #include "telemetry/trace.h"
 
@@ -86,10 +87,12 @@ void WriteBack::collect(Unit& unit, Store& store) {
     using transfer::Command;
     const uint64_t own_end = unit.own.size() * registry_.page_bytes();
     store.straight.push_back({.waits = {0, static_cast<uint32_t>(store.staged.waits.size())}});
-    for (const Block& block : registry_.blocks_of(unit)) {
+    for (Block& block : registry_.blocks_of(unit)) {
         const uint64_t from = block.written_own() ? 0 : own_end, to = block.written_ring() ? unit.bytes : own_end;
         if (!block.id || !block.written() || from >= to) continue;
-        for (const transfer::Segment& segment : block.detail->segments) {
+        registry_.note_news(block);
+        for (const transfer::Segment& read : block.detail->segments) {
+            const transfer::Segment& segment = written_segment(*block.detail, read);
             const uint64_t begin = std::max(from, segment.offset), end = std::min(to, segment.end());
             if (begin >= end) continue;
             char* const host = static_cast<char*>(segment.source.pointer) + (begin - segment.offset);

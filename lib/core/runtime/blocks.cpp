@@ -20,11 +20,16 @@ Status Blocks::pack(std::span<const sh_block_desc> descs, std::vector<BlockCopie
     const Gate::Inside inside(parts_.gate);
     return unlocked(lock, [&]() -> Status {
         for (size_t i = 0; i < descs.size(); i++)
-            if (descs[i].flags & SH_BLOCK_PACK)
-                SH_TRY(transfer::copy_packed(parts_.backend(), {descs[i].segments, descs[i].segment_count}, &(*out)[i])
-                           .within(core::describe(descs[i], i)));
+            if (descs[i].flags & SH_BLOCK_PACK) SH_TRY(pack(descs[i], &(*out)[i]).within(core::describe(descs[i], i)));
         return Status();
     });
+}
+
+// The memory of mutable blocks stays, because changes are written there. So nothing is copied but what is packed.
+Status Blocks::pack(const sh_block_desc& desc, BlockCopies* out) const {
+    const bool stays = desc.flags & SH_BLOCK_MUTABLE;
+    return transfer::copy_packed(parts_.backend(), {desc.segments, desc.segment_count},
+                                 stays ? transfer::Unpackable::leave : transfer::Unpackable::copy, out);
 }
 
 Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
@@ -55,6 +60,37 @@ Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& optio
     }
     *out_count = cuts.size();
     return Status();
+}
+
+// A graph copies from the addresses that it was captured with.
+Status Blocks::find_to_replace(sh_block id, Block** out) const {
+    SH_TRY(parts_.gate.usable());
+    Block* const block = parts_.registry.find(id);
+    if (!block) return parts_.unknown_block(id);
+    const std::string name = parts_.registry.name_of(*block);
+    if (!block->updating()) return Status(SH_ERROR_INVALID_STATE, name + ": no update of its source has begun");
+    if (captures_.under_way() || graphs_.any_uses(block->unit))
+        return Status(SH_ERROR_INVALID_STATE, name +
+                                                  " cannot get other segments during a capture or while a graph "
+                                                  "uses it: destroy the graph first");
+    *out = block;
+    return Status();
+}
+
+Status Blocks::replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock) {
+    Block* block = nullptr;
+    SH_TRY(find_to_replace(id, &block));
+    const std::string name = block->detail->name;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.flags = block->flags;
+    desc.bytes = block->bytes;
+    desc.segments = segments.data();
+    desc.segment_count = segments.size();
+    desc.name = name.empty() ? nullptr : name.c_str();
+    std::vector<BlockCopies> copies;
+    SH_TRY(no_throw([&] { return pack({&desc, 1}, &copies, lock); }));
+    SH_TRY(find_to_replace(id, &block));  // again, because the mutex was given up
+    return parts_.registry.replace_sources(*block, desc, copies.empty() ? BlockCopies() : copies.front());
 }
 
 // The most that the runtime can have.

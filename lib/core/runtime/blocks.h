@@ -1,4 +1,4 @@
-// Blocks: registers blocks, unregisters blocks, and describes the state of a block.
+// Blocks: registers blocks, replaces their sources, unregisters blocks, and describes the state of a block.
 #pragma once
 
 #include <span>
@@ -33,12 +33,16 @@ public:
     // Registers the parts of a block. There are at most as many as `out_parts` has room for.
     Status add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
                      uint64_t* out_count, Lock& lock);
+    // Gives a block whose update has begun other segments. Gives up the mutex while it packs them.
+    Status replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock);
     Status remove(std::span<const sh_block> ids, Lock& lock);
     Status describe(sh_block id, sh_block_state* out) const;
 
 private:
     uint64_t budget_pages() const;
     Status pack(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock);
+    Status pack(const sh_block_desc& desc, BlockCopies* out) const;
+    Status find_to_replace(sh_block id, Block** out) const;
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Parts& parts_;

@@ -49,11 +49,11 @@ void PlanInForce::forget(uint32_t unit) {
 }
 
 bool PlanInForce::is_due() const {
-    return wanted_ || !exists_ || parts_.meter.measured() || parts_.device->arbiter().wants_change(parts_.tenant);
+    return is_wanted() || !exists_ || parts_.meter.measured() || parts_.device->arbiter().wants_change(parts_.tenant);
 }
 
 void PlanInForce::look_at_times() {
-    if (!exists_ || wanted_ || !parts_.order.known()) return;
+    if (!exists_ || is_wanted() || !parts_.order.known()) return;
     bool changed = false;
     const Status status = no_throw([&] {  // after a failure, the next sample tells
         Planner::Limits with = limits();
@@ -310,8 +310,9 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     if (status.code() == SH_ERROR_BUDGET) return refusal(with).of_plan(needs, asks, status);
     SH_TRY(status);
     // Other runtimes did not give up what they hold.
-    if (exists_ && !wanted_ && !measured && share == plan_.share_pages) return Status();
+    if (exists_ && !is_wanted() && !measured && share == plan_.share_pages) return Status();
     Planner::Result result;
+    const uint64_t sources = parts_.registry.source_changes();
     const uint64_t held_before = parts_.placement.pages();
     // The arbiter has granted more by now than the runtime holds. So the arbiter must learn the result, even after an
     // exception.
@@ -344,6 +345,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     if (share < plan_.share_pages && parts_.placement.pages() < held_before)
         parts_.stats.given_up_bytes += (held_before - parts_.placement.pages()) * parts_.page_bytes();
     plan_ = std::move(result);
+    sources_planned_ = sources;
     Holding held = holding();
     held.pages = share;
     parts_.device->arbiter().settle(parts_.tenant, std::move(held));

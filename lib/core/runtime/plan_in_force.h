@@ -24,7 +24,8 @@ public:
 
     bool exists() const { return exists_; }
     const Planner::Result& result() const { return plan_; }  // all 0 if there is no plan
-    bool is_wanted() const { return wanted_; }  // a new plan: blocks, order or protections changed, or the engine asked
+    // A new plan: blocks, sources, order or protections changed, or the engine asked.
+    bool is_wanted() const { return wanted_ || parts_.registry.source_changes() != sources_planned_; }
     void want() { wanted_ = true; }
     bool is_due() const;  // a new plan, at the next edge of a step
     // Some steps are measured. look_at_times() wants a new plan if the engine computes, or its blocks are copied, for
@@ -115,7 +116,8 @@ private:
     StepWatch watch_;
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
-    bool was_measured_ = false;  // compute times have been measured once, or are being measured
+    uint64_t sources_planned_ = 0;  // Registry::source_changes() of the plan
+    bool was_measured_ = false;     // compute times have been measured once, or are being measured
     uint64_t trimmed_to_ = UINT64_MAX;
 
     // What a pause has taken away.

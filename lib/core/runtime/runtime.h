@@ -87,6 +87,9 @@ public:
     Status block_state(sh_block id, sh_block_state* out) const { return blocks_.describe(id, out); }
     Status invalidate(std::span<const sh_block> ids) { return sources_.invalidate(ids); }
     Status update_begin(std::span<const sh_block> ids, Lock& lock) { return sources_.update_begin(ids, lock); }
+    Status replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock) {
+        return blocks_.replace_sources(id, segments, lock);
+    }
     Status update_end(std::span<const sh_block> ids) { return sources_.update_end(ids); }
     Status mark_dirty(sh_block id) { return sources_.mark_dirty(id); }
     Status write_back(std::span<const sh_block> ids, Lock& lock) { return sources_.write_back(ids, lock); }

@@ -1,5 +1,6 @@
 #include "core/runtime/sources.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/no_throw.h"
@@ -85,10 +86,6 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
             if (block.updating())
                 return Status(SH_ERROR_INVALID_STATE,
                               parts_.registry.name_of(block) + ": an update of its source has begun already");
-            if (block.flags & SH_BLOCK_PACK)
-                return Status(SH_ERROR_UNSUPPORTED, parts_.registry.name_of(block) +
-                                                        " cannot be updated: SH_BLOCK_PACK has packed its "
-                                                        "contents, so register it anew");
         }
         // A launch may be under way already. Only leaving the graph tells when it ends.
         for (const uint32_t index : units)
@@ -101,7 +98,11 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(check());
     const Gate::Inside inside(parts_.gate);
     // From here on no view of the blocks is given and none of them is marked dirty, so that this wait ends.
-    for (const sh_block id : ids) parts_.changes.begin_update(*parts_.registry.find(id));
+    for (const sh_block id : ids) {
+        Block& block = *parts_.registry.find(id);
+        parts_.changes.begin_update(block);
+        block.detail->was_replaced = false;
+    }
     Status status = no_throw([&] { return wait_for_sources(ids, units, lock); });
     if (!status.ok()) end_update(ids);  // the update has not begun
     return parts_.gate.note(status);
@@ -140,11 +141,32 @@ Status Sources::update_end(std::span<const sh_block> ids) {
             return Status(SH_ERROR_INVALID_STATE,
                           parts_.registry.name_of(*block) + ": no update of its source has begun");
     }
+    const Status unchanged = note_new_contents(ids);
     // Looked up before the update ends: contents that are not spoiled by then would count as new.
     std::vector<uint32_t> units;
     SH_TRY(parts_.find_units(ids, &units));
     end_update(ids);
-    return spoil(ids, units);
+    SH_TRY(spoil(ids, units));
+    return unchanged;
+}
+
+// The engine has changed its memory, or has replaced the segments. Packed copies are the library's, so the engine
+// cannot have changed a block that has nothing else.
+Status Sources::note_new_contents(std::span<const sh_block> ids) {
+    const auto is_copy = [](const transfer::Segment& segment) { return segment.copy != nullptr; };
+    Status status;
+    for (const sh_block id : ids) {
+        Block& block = *parts_.registry.find(id);
+        const BlockDetail& detail = *block.detail;
+        if (detail.was_replaced) continue;
+        parts_.registry.note_news(block);
+        if (status.ok() && detail.plain.empty() && !detail.segments.empty() &&
+            std::all_of(detail.segments.begin(), detail.segments.end(), is_copy))
+            status = Status(SH_ERROR_INVALID_STATE, parts_.registry.name_of(block) +
+                                                        " has the contents that it had: SH_BLOCK_PACK has packed "
+                                                        "them, and only sh_source_replace() changes them");
+    }
+    return status;
 }
 
 void Sources::end_update(std::span<const sh_block> ids) {

@@ -32,6 +32,7 @@ private:
     bool is_left_alone(const Block& block);
     Status spoil(std::span<const sh_block> ids, std::span<const uint32_t> units);
     Status wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock);
+    Status note_new_contents(std::span<const sh_block> ids);
     void end_update(std::span<const sh_block> ids);  // without spoiling what is on the device
 
     Parts& parts_;

@@ -19,13 +19,15 @@ constexpr uint64_t kPackedCopyAlignment = 64;
 
 class Copier {
 public:
-    Copier(BackendDevice& device, std::vector<PackedCopy>& copies) : device_(device), copies_(copies) {}
+    Copier(BackendDevice& device, Unpackable unpackable, std::vector<PackedCopy>& copies)
+        : device_(device), unpackable_(unpackable), copies_(copies) {}
 
     Status add(const sh_segment& segment) {
         copies_.push_back({segment, nullptr, 0});
         if (segment.kind != SH_SOURCE_POINTER || !segment.format || segment.packed_bytes || !segment.bytes)
             return Status();
         SH_TRY(pack(segment));
+        if (frame_.empty() && unpackable_ == Unpackable::leave) return Status();
         const uint64_t bytes = bytes_to_copy();
         if (bytes >= kSmallPacked) {
             auto memory = std::make_shared<PinnedMemory>();
@@ -84,6 +86,7 @@ private:
     }
 
     BackendDevice& device_;
+    const Unpackable unpackable_;
     std::vector<PackedCopy>& copies_;
     std::vector<uint8_t> frame_;  // of the last segment, or empty if it is copied as it is
     std::vector<Small> small_;
@@ -92,9 +95,10 @@ private:
 
 }  // namespace
 
-Status copy_packed(BackendDevice& device, std::span<const sh_segment> segments, std::vector<PackedCopy>* out) {
+Status copy_packed(BackendDevice& device, std::span<const sh_segment> segments, Unpackable unpackable,
+                   std::vector<PackedCopy>* out) {
     out->clear();
-    Copier copier(device, *out);
+    Copier copier(device, unpackable, *out);
     for (const sh_segment& segment : segments) SH_TRY(copier.add(segment));
     return copier.place_small();
 }

@@ -20,9 +20,12 @@ struct PackedCopy {
     uint64_t pinned_piece = 0;             // as in Segment
 };
 
-// Copies the segments of pointers that have a format. The copy is plain if packing saves too little, or if the
-// device does not unpack. Returns one entry for each segment. SH_ERROR_OUT_OF_HOST_MEMORY: there is no memory for the
-// copies.
-Status copy_packed(BackendDevice& device, std::span<const sh_segment> segments, std::vector<PackedCopy>* out);
+// What becomes of a segment if packing saves too little, or if the device does not unpack.
+enum class Unpackable { copy, leave };
+
+// Copies the segments of pointers that have a format. Returns one entry for each segment. SH_ERROR_OUT_OF_HOST_MEMORY:
+// there is no memory for the copies.
+Status copy_packed(BackendDevice& device, std::span<const sh_segment> segments, Unpackable unpackable,
+                   std::vector<PackedCopy>* out);
 
 }  // namespace stagehand::transfer

@@ -5,6 +5,7 @@ import mmap
 import os
 import pathlib
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -115,8 +116,8 @@ def test_weights_are_packed_when_they_are_registered(device):
             assert view.read() == b"odd"
         with pytest.raises(TypeError, match="memory or a range"):
             runtime.register_block(sh.Packed(sh.Weights(contents, sh.WeightFormat.BF16), 10))
-        with pytest.raises(sh.UsageError, match="mutable"):
-            runtime.register_block(sh.Weights(bytearray(2), sh.WeightFormat.BF16), mutable=True)
+        with pytest.raises(BufferError):
+            runtime.register_block(sh.Weights(contents, sh.WeightFormat.BF16), mutable=True)
         with pytest.raises(TypeError, match="is memory"):
             runtime.register_block(sh.Weights(sh.Mapped(contents), sh.WeightFormat.BF16))
         with pytest.raises(ValueError, match="WeightFormat"):
@@ -296,6 +297,68 @@ def test_mutable_blocks_are_written_back(device):
         assert (np.asarray(view) == 10).all()
     with pytest.raises(BufferError):
         runtime.register_block(b"read only", mutable=True)
+
+
+class Memory(bytearray):
+    """Memory that can be watched."""
+
+
+def test_sources_are_replaced(device):
+    loads = []
+    with sh.Runtime(device) as runtime:
+        first, second = Memory(b"1" * 40_000), Memory(bytes((0x40, 0x3F)) * 20_000)
+        gone = [weakref.ref(first), weakref.ref(second)]
+        block = runtime.register_block(first, name="head", on_load=lambda loaded: loads.append(loaded.bytes))
+        del first
+        with runtime.acquire(block) as view:
+            assert view.read() == b"1" * 40_000
+        with pytest.raises(sh.UsageError, match="head.*no update"):
+            runtime.replace_source(block, second)
+        with runtime.update_sources([block]):
+            with pytest.raises(sh.UsageError, match="ends beyond"):
+                runtime.replace_source(block, second + b"1")
+            assert gone[0]() is not None, "the block still has it"
+            runtime.replace_source(block, second)
+            assert gone[0]() is None
+        del second
+        gc.collect()
+        with runtime.acquire(block) as view:
+            assert view.read() == bytes((0x40, 0x3F)) * 20_000
+        with runtime.update_sources([block]):
+            runtime.replace_source(block, [bytes(100), sh.Segment(sh.Fill(bytes_of_two, 50), 200)])
+        with runtime.acquire(block) as view:
+            assert view.read()[:100] == bytes(100) and view.read()[200:250] == b"2" * 50
+        assert gone[1]() is None and sum(loads) > 80_000, "on_load stays"
+        packed = runtime.register_block(sh.Weights(bytes((5, 0x3C)) * 20_000, sh.WeightFormat.BF16))
+        for seed in range(3):
+            with runtime.update_sources([packed]):
+                runtime.replace_source(packed, sh.Weights(bytes((seed, 0x3C)) * 20_000, sh.WeightFormat.BF16))
+            with runtime.acquire(packed) as view:
+                assert view.read() == bytes((seed, 0x3C)) * 20_000
+        with pytest.raises(sh.UsageError, match="sh_source_replace"), runtime.update_sources([packed]):
+            pass
+
+
+def bytes_of_two(buffer, offset):
+    buffer[:] = b"2" * len(buffer)
+
+
+def test_packed_blocks_are_mutable_until_they_are_written(device):
+    weights = np.frombuffer(bytearray(bytes((5, 0x3C)) * 20_000), np.uint8)
+    with sh.Runtime(device) as runtime:
+        block = runtime.register_block(sh.Weights(weights, sh.WeightFormat.BF16), mutable=True)
+        assert block.info().flags == sh.BlockFlag.MUTABLE | sh.BlockFlag.PACK
+        for number in range(3):
+            with runtime.acquire(block) as view:
+                assert (np.asarray(view)[1:] == weights[1:]).all()
+                np.asarray(view)[:] = number
+                view.mark_dirty()
+            runtime.write_back()
+            assert (weights == number).all()
+        with runtime.update_sources([block]):
+            weights[:] = 9
+        with runtime.acquire(block) as view:
+            assert (np.asarray(view) == 9).all()
 
 
 def test_streams(device, model):

@@ -190,8 +190,6 @@ TEST_F(PackedSources, AreMadeOfPlainOnes) {
         for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
         SUCCEEDS(sh_step_end(runtime_));
     }
-    EXPECT_EQ(sh_source_update_begin(runtime_, blocks.data(), 1), SH_ERROR_UNSUPPORTED);
-    EXPECT_NE(why().find("SH_BLOCK_PACK"), std::string::npos) << why();
     SUCCEEDS(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
 }
 
@@ -209,8 +207,6 @@ TEST_F(PackedSources, AreMadeOfWhatHasAFormatOrRefused) {
         EXPECT_NE(why().find(says), std::string::npos) << why();
     };
     refused("no SH_BLOCK_PACK");
-    desc.flags = SH_BLOCK_PACK | SH_BLOCK_MUTABLE;
-    refused("mutable");
     desc.flags = SH_BLOCK_PACK;
     segment.kind = SH_SOURCE_MAPPED;
     refused("kind");

@@ -6,7 +6,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20, kLarge = 4 * kMiB;
+constexpr uint64_t kMegabyte = 1 << 20, kLarge = 4 * kMegabyte;
 constexpr uint64_t kNever = 3'600'000'000'000;  // a helper that has begun a copy of its own is not quiet in this test
 
 class SpillerHelpers : public SpillerTest {
@@ -35,7 +35,7 @@ protected:
         const std::string backend = "capacity=256MiB;latency=1us;bandwidth=" + std::to_string(speed) + "GB/s";
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.backend_options = backend.c_str();
-        options.budget_bytes = 128 * kMiB;
+        options.budget_bytes = 128 * kMegabyte;
         options.link_bytes_per_second = speed * 1'000'000'000;
         options.helpers = helpers;
         options.device_flags = flags;
@@ -46,7 +46,7 @@ protected:
     // Copies something of the neighbour to the host.
     void use_neighbour_once() {
         uint64_t memory = 0;
-        SUCCEEDS(sh_alloc(neighbour_, kMiB, nullptr, &memory));
+        SUCCEEDS(sh_alloc(neighbour_, kMegabyte, nullptr, &memory));
         SUCCEEDS(sh_pause(neighbour_, nullptr, nullptr));
         SUCCEEDS(sh_free(neighbour_, memory));
     }
@@ -137,7 +137,7 @@ TEST_F(SpillerHelpers, ABufferThatIsUsedAgainHasTheBytesOfTheLastTensor) {
         std::swap(stream_, other);
     }
     EXPECT_SUCCEEDS(sh_spiller_end_step(spiller_));
-    EXPECT_GT(stats().helped_bytes, 100 * kMiB);
+    EXPECT_GT(stats().helped_bytes, 100 * kMegabyte);
     sh_stream_destroy(device_, other);
 }
 

@@ -930,9 +930,10 @@ The tensor crosses the link packed, and the device unpacks it, if the model does
 so: see docs/concepts.md. Else the library's workers unpack it on the host.
 
 The bytes of a packed tensor must not change while the block is registered, not even in an update of the
-source. A load fails with SH_ERROR_SOURCE if a checksum shows damage. The library compares the checksums of
-pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block, and others in the first load, or in
-each load that the workers unpack. Later changes may give undefined weights. 0: the source is not packed.
+source: sh_source_replace() takes another tensor. A load fails with SH_ERROR_SOURCE if a checksum shows damage.
+The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
+and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
+0: the source is not packed.
 Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
@@ -1400,8 +1401,11 @@ pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
 system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
 caller may free the memory of these segments when the registration has returned SH_OK; other segments are
 read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
-more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
-sh_source_update_begin() refuses it. Since 0.2*/
+more, if it ends within an element, or if the device does not unpack. sh_source_replace() takes new contents.
+
+With SH_BLOCK_MUTABLE the caller keeps the memory. From the first write-back or update on, the block is read
+there, plain, and the library frees its packed copies. sh_source_replace() packs again. Captures refuse the
+block until it is plain. Since 0.2*/
 pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
 pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
@@ -3268,7 +3272,7 @@ Since 0.1*/
 contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
 are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
 change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has packed
-are loaded as they were registered.
+are loaded as they were packed.
 @retval SH_OK                 The blocks will be loaded again.
 @retval SH_ERROR_BACKEND      The driver failed.
 @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
@@ -3282,11 +3286,11 @@ Since 0.1*/
     /**Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
 An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
 sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
-marked dirty until the end of the update. Updates of one block do not nest.
+marked dirty until the end of the update. Updates of one block do not nest. SH_BLOCK_PACK has copied contents to
+memory of the library, which only sh_source_replace() changes.
 @retval SH_OK                  The bytes may be changed.
 @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
 that uses a block has been entered.
-@retval SH_ERROR_UNSUPPORTED   A block is SH_BLOCK_PACK.
 @retval SH_ERROR_BACKEND       The driver failed.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the loads and the write-backs have ended.
@@ -3296,9 +3300,32 @@ Since 0.1*/
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
+    /**Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
+file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
+apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
+copies of them. The next step makes a new plan. Nothing has changed after a failure.
+
+- `segments`: As in sh_block_desc. Copied.
+@retval SH_OK                       The block has the new segments.
+@retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
+@retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
+block: destroy the graph first.
+@retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
+@retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for packed copies beside the old ones.
+@retval SH_ERROR_BACKEND            The driver failed.
+@retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
+@blocks As sh_register_blocks().
+Since 0.2*/
+    pub fn sh_source_replace(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        segments: *const sh_segment,
+        count: u64,
+    ) -> sh_status;
     /**Ends sh_source_update_begin() and invalidates the blocks.
 @retval SH_OK                  The update has ended.
-@retval SH_ERROR_INVALID_STATE No update of a block was begun.
+@retval SH_ERROR_INVALID_STATE No update of a block was begun, and nothing has ended. Or all of a block is packed, and
+sh_source_replace() was not called: the update has ended, and the block is as before.
 @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
 these blocks. The contents stay dirty. The update has ended.
 @blocks While the library writes back dirty contents of blocks that share pages with these blocks.

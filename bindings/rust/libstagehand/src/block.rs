@@ -126,7 +126,9 @@ impl BlockDesc {
 /// The objects that a registered block keeps alive.
 #[derive(Default)]
 pub(crate) struct Kept {
-    pub(crate) _shared: Vec<Box<dyn Keep>>,
+    pub(crate) mutable: bool,
+    hook: Option<Arc<Hook>>,
+    _shared: Vec<Box<dyn Keep>>,
     /// Pairs of the source's index and its memory.
     pub(crate) exclusive: Vec<(usize, Arc<Exclusive>)>,
 }
@@ -135,7 +137,57 @@ impl Kept {
     /// What one part of a divided block keeps alive. No update of a part has the memory for itself, because the other
     /// parts read it too.
     pub(crate) fn sharing(all: &Arc<Kept>) -> Kept {
-        Kept { _shared: vec![Box::new(all.clone())], exclusive: Vec::new() }
+        Kept {
+            mutable: all.mutable,
+            hook: all.hook.clone(),
+            _shared: vec![Box::new(all.clone())],
+            exclusive: Vec::new(),
+        }
+    }
+
+    /// Takes what other sources of the block keep alive, and returns what the sources before kept alive.
+    pub(crate) fn replace(&mut self, mut other: Kept) -> Kept {
+        other.hook.clone_from(&self.hook);
+        std::mem::replace(self, other)
+    }
+}
+
+/// Segments for the C interface, and what keeps them alive.
+pub(crate) struct Segments {
+    pub(crate) all: Vec<sys::sh_segment>,
+    pub(crate) kept: Kept,
+    until_registered: Vec<Box<dyn Keep>>,
+}
+
+impl Segments {
+    /// `called` names the block in errors.
+    pub(crate) fn new(
+        sources: impl IntoIterator<Item = (u64, Source)>,
+        mutable: bool,
+        called: &str,
+    ) -> Result<Segments> {
+        let mut segments =
+            Segments { all: Vec::new(), kept: Kept { mutable, ..Kept::default() }, until_registered: Vec::new() };
+        for (number, (offset, source)) in sources.into_iter().enumerate() {
+            // The library writes to the sources of a mutable block. It must not write to shared memory.
+            if mutable && !source.may_be_written() {
+                let text = format!(
+                    "block {called}: the block is mutable, but source {number} is not memory that was given away"
+                );
+                return Err(Error::new(Status::INVALID_ARGUMENT, text));
+            }
+            let is_copied = source.segment.format != 0 && !mutable;
+            segments.all.push(sys::sh_segment { offset, ..source.segment });
+            match source.keeper {
+                Keeper::Caller => {}
+                Keeper::Registration(keep) => segments.until_registered.push(keep),
+                Keeper::Shared(keep) if is_copied => segments.until_registered.push(keep),
+                Keeper::Exclusive(memory) if is_copied => segments.until_registered.push(Box::new(memory)),
+                Keeper::Shared(keep) => segments.kept._shared.push(keep),
+                Keeper::Exclusive(memory) => segments.kept.exclusive.push((number, memory)),
+            }
+        }
+        Ok(segments)
     }
 }
 
@@ -202,24 +254,9 @@ impl Prepared {
             desc.name = name.as_ptr();
             self._names.push(name);
         }
-        let mut kept = Kept::default();
-        let mut segments = Vec::with_capacity(block.sources.len());
-        for (number, (offset, source)) in block.sources.into_iter().enumerate() {
-            // The library writes to the sources of a mutable block. It must not write to shared memory.
-            if block.flags & sys::SH_BLOCK_MUTABLE != 0 && !source.may_be_written() {
-                let text = format!(
-                    "block {called}: the block is mutable, but source {number} is not memory that was given away"
-                );
-                return Err(Error::new(Status::INVALID_ARGUMENT, text));
-            }
-            segments.push(sys::sh_segment { offset, ..source.segment });
-            match source.keeper {
-                Keeper::Caller => {}
-                Keeper::Registration(keep) => self._until_registered.push(keep),
-                Keeper::Shared(keep) => kept._shared.push(keep),
-                Keeper::Exclusive(memory) => kept.exclusive.push((number, memory)),
-            }
-        }
+        let mutable = block.flags & sys::SH_BLOCK_MUTABLE != 0;
+        let Segments { all: segments, mut kept, until_registered } = Segments::new(block.sources, mutable, &called)?;
+        self._until_registered.extend(until_registered);
         if let Some(closure) = block.on_load {
             let hook = Arc::new(Hook {
                 device: runtime.device().clone(),
@@ -229,7 +266,7 @@ impl Prepared {
             });
             desc.on_load = Some(run_on_load);
             desc.user_data = Arc::as_ptr(&hook).cast_mut().cast();
-            kept._shared.push(Box::new(hook));
+            kept.hook = Some(hook);
         }
         desc.segments = segments.as_ptr();
         desc.segment_count = segments.len() as u64;

@@ -288,6 +288,16 @@ impl Runtime {
         lock(&self.blocks).get(&block).map(|kept| kept.exclusive.clone()).unwrap_or_default()
     }
 
+    pub(crate) fn is_mutable(&self, block: Block) -> bool {
+        lock(&self.blocks).get(&block).is_some_and(|kept| kept.mutable)
+    }
+
+    /// Keeps alive what a block's new sources need, in place of what the sources before needed.
+    pub(crate) fn replace_kept(&self, block: Block, kept: Kept) {
+        // The lock is not held when this is dropped, because the drop of a source may run any code of the user.
+        let _before = lock(&self.blocks).get_mut(&block).map(|now| now.replace(kept));
+    }
+
     /// Writes dirty contents of these blocks back to their sources, and waits until they are written. An empty set
     /// writes nothing back. Blocks.
     ///

@@ -167,8 +167,10 @@ impl Source {
     }
 
     /// Takes the source as weights of this format, which the registration packs without loss into pinned memory of the
-    /// library. The source's memory is dropped afterwards. The block cannot be
-    /// [mutable](crate::BlockDesc::mutable), and [`update_sources`](crate::Runtime::update_sources) refuses it.
+    /// library. The source's memory is dropped afterwards, and
+    /// [`SourceUpdate::replace`](crate::SourceUpdate::replace) gives the block new contents. The memory stays if the
+    /// block is [mutable](crate::BlockDesc::mutable): changes are written there, and the block is plain from the first
+    /// one on.
     ///
     /// # Errors
     /// [`Status::INVALID_ARGUMENT`] if the source is not memory, or is packed already.
@@ -177,11 +179,6 @@ impl Source {
             return Err(Error::new(Status::INVALID_ARGUMENT, "pack: the source is not memory, or is packed already"));
         }
         self.segment.format = format as u32;
-        self.keeper = match self.keeper {
-            Keeper::Caller => Keeper::Caller,
-            Keeper::Registration(memory) | Keeper::Shared(memory) => Keeper::Registration(memory),
-            Keeper::Exclusive(memory) => Keeper::Registration(Box::new(memory)),
-        };
         Ok(self)
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use libstagehand_sys as sys;
 
-use crate::block::raw_blocks;
-use crate::error::{Result, check};
+use crate::block::{Segments, raw_blocks};
+use crate::error::{Error, Result, Status, check};
 use crate::source::Exclusive;
-use crate::{Block, Runtime};
+use crate::{Block, Runtime, Source};
 
 /// An update of blocks whose sources the library neither reads nor writes until this guard is dropped. The library
 /// loads the blocks anew after that. Acquiring such a block meanwhile returns
@@ -44,6 +44,36 @@ impl<'runtime> SourceUpdate<'runtime> {
         // update ends. The library refuses a second update of the block, so the holder of this update has the bytes for
         // itself.
         Some(unsafe { std::slice::from_raw_parts_mut(pointer, bytes) })
+    }
+
+    /// Gives a block of this update other sources, each with its offset in the block: other memory, another file, or
+    /// new contents for [`Source::pack`](crate::Source::pack). The library reads, pins and packs them as a registration
+    /// does. The sources before are dropped. Nothing has changed after an error. Blocks while it packs.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if a source is wrong. The text names the block.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the block is not part of the update, or if a graph
+    ///   uses the block.
+    pub fn replace(&mut self, block: Block, sources: impl IntoIterator<Item = (u64, Source)>) -> Result<()> {
+        if !self.blocks.contains(&block) {
+            return Err(Error::new(Status::INVALID_STATE, "replace: the block is not part of the update"));
+        }
+        let segments = Segments::new(sources, self.runtime.is_mutable(block), &block.as_raw().to_string())?;
+        // SAFETY: the segments outlive the call, and the call copies them. What they point to lives as long as the
+        // block has these sources, because the runtime keeps it from now on.
+        check(unsafe {
+            sys::sh_source_replace(
+                self.runtime.as_raw(),
+                block.as_raw(),
+                segments.all.as_ptr(),
+                segments.all.len() as u64,
+            )
+        })?;
+        self.memory.retain(|(of, _, _)| *of != block);
+        let exclusive = segments.kept.exclusive.iter().cloned();
+        self.memory.extend(exclusive.map(|(index, memory)| (block, index, memory)));
+        self.runtime.replace_kept(block, segments.kept);
+        Ok(())
     }
 
     /// Ends the update now. Unlike a drop, this call returns the error.

@@ -187,10 +187,73 @@ fn weights_are_packed_when_they_are_registered() {
     let blocks = runtime.register_blocks(sources.map(BlockDesc::from_source)).unwrap();
     assert_eq!(Arc::strong_count(&shared), 1, "the library has its own copy");
     compare(&runtime, &blocks, &[weights.clone(), weights.clone()]);
-    let mutable = BlockDesc::from_source(Source::owned(weights).pack(WeightFormat::Bf16).unwrap()).mutable();
+    let mutable = BlockDesc::from_source(Source::shared(shared).pack(WeightFormat::Bf16).unwrap()).mutable();
     assert_eq!(runtime.register_block(mutable).unwrap_err().status(), Status::INVALID_ARGUMENT);
     assert!(Source::fill(10, |_, _| Ok(())).pack(WeightFormat::Bf16).is_err());
     assert!(Source::owned(vec![0; 8]).pack(WeightFormat::Bf16).unwrap().packed(0, 8).is_err());
+}
+
+#[test]
+fn sources_are_replaced_in_an_update() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let weights = |seed: u32| -> Vec<u8> {
+        (0..100_000u32).flat_map(|i| [(i * 37 + seed) as u8, 0x3c | (i % 2) as u8]).collect()
+    };
+    let packed = |seed: u32| Source::owned(weights(seed)).pack(WeightFormat::Bf16).unwrap();
+    let shared = Arc::new(weights(1));
+    let loads = Arc::new(AtomicU64::new(0));
+    let counted = loads.clone();
+    let with_hook = BlockDesc::from_source(Source::shared(shared.clone())).on_load(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let blocks = runtime.register_blocks([BlockDesc::from_source(packed(0)), with_hook]).unwrap();
+    compare(&runtime, &blocks, &[weights(0), weights(1)]);
+    let mut update = runtime.update_sources(&blocks).unwrap();
+    let too_long = update.replace(blocks[0], [(1, packed(2))]).unwrap_err();
+    assert!(too_long.status() == Status::INVALID_ARGUMENT && too_long.text().contains("ends beyond"), "{too_long}");
+    update.replace(blocks[0], [(0, packed(2))]).unwrap();
+    assert!(update.bytes_mut(blocks[0], 0).is_none(), "the library has its own copy");
+    assert_eq!(Arc::strong_count(&shared), 2);
+    update.replace(blocks[1], [(0, Source::owned(weights(3)))]).unwrap();
+    assert_eq!(Arc::strong_count(&shared), 1, "the source before is dropped");
+    update.bytes_mut(blocks[1], 0).unwrap()[0] = 77;
+    let other = Block::from_raw(blocks[0].as_raw() + 1000);
+    assert_eq!(update.replace(other, [(0, packed(2))]).unwrap_err().status(), Status::INVALID_STATE);
+    update.end().unwrap();
+    let mut changed = weights(3);
+    changed[0] = 77;
+    let before = loads.load(Ordering::Relaxed);
+    compare(&runtime, &blocks, &[weights(2), changed]);
+    assert!(loads.load(Ordering::Relaxed) > before, "on_load stays");
+    let unchanged = runtime.update_sources(&blocks[..1]).unwrap().end().unwrap_err();
+    assert!(unchanged.text().contains("sh_source_replace"), "{unchanged}");
+}
+
+#[test]
+fn packed_blocks_can_be_changed() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let weights: Vec<u8> = (0..100_000u32).flat_map(|i| [(i * 37) as u8, 0x3c | (i % 2) as u8]).collect();
+    let source = Source::owned(weights.clone()).pack(WeightFormat::Bf16).unwrap();
+    let block = runtime.register_block(BlockDesc::from_source(source).mutable()).unwrap();
+    compare(&runtime, &[block], &[weights.clone()]);
+    {
+        let view = runtime.acquire(block, Stream::host()).unwrap();
+        // SAFETY: this is host memory, the view is held, and no other code uses the memory.
+        unsafe { view.address().cast::<u8>().add(5).write(99) };
+        view.mark_dirty().unwrap();
+    }
+    runtime.write_back(&[block]).unwrap();
+    let mut update = runtime.update_sources(&[block]).unwrap();
+    let bytes = update.bytes_mut(block, 0).unwrap();
+    assert_eq!(bytes[5], 99, "it was written to the memory that was given away");
+    bytes[6] = 98;
+    update.end().unwrap();
+    let mut wanted = weights;
+    (wanted[5], wanted[6]) = (99, 98);
+    compare(&runtime, &[block], &[wanted]);
 }
 
 #[test]

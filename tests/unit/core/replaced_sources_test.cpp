@@ -1,0 +1,347 @@
+// Blocks that get other sources in an update, and packed blocks that the engine changes on the device.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "device_bytes.h"
+#include "host/host_backend.h"
+#include "unpacking_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kElements = 1 << 20;
+
+class ReplacedSources : public UnpackingTest {
+protected:
+    // A block's memory, which the engine keeps or scribbles over.
+    using Memory = std::vector<uint8_t>;
+
+    static Memory contents(uint8_t seed) { return weights(FloatFormat::bf16, kElements + 3, seed); }
+    static sh_segment segment_of(const Memory& memory, uint32_t format = SH_FORMAT_BF16) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = memory.data();
+        segment.bytes = memory.size();
+        segment.format = format;
+        return segment;
+    }
+    void add(const sh_segment& segment, uint32_t flags) {
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        desc.bytes = segment.bytes;
+        desc.flags = flags;
+        const std::string name = "layer " + std::to_string(blocks_.size());
+        desc.name = name.c_str();
+        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks_.emplace_back()));
+    }
+    // Packed blocks whose memory the engine has freed. They stay packed on the device from the second step on.
+    void add_packed(int count) {
+        for (int i = 0; i < count; i++) {
+            Memory memory = contents(static_cast<uint8_t>(i));
+            add(segment_of(memory), SH_BLOCK_PACK);
+            truth_.push_back(memory);
+            std::ranges::fill(memory, 0xee);
+        }
+        set_schedule();
+    }
+    void replace_with(size_t i, Memory memory) {
+        const sh_segment segment = segment_of(memory);
+        SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[i], 1));
+        SUCCEEDS(sh_source_replace(runtime_, blocks_[i], &segment, 1));
+        truth_[i] = memory;
+        std::ranges::fill(memory, 0xee);
+        SUCCEEDS(sh_source_update_end(runtime_, &blocks_[i], 1));
+    }
+    void steps(int count) {
+        for (int i = 0; i < count; i++) step(runtime_);
+    }
+    uint64_t plans() { return stats(runtime_).plans; }
+    uint64_t brought_by(int count) {
+        const uint64_t before = stats(runtime_).bytes_to_device;
+        steps(count);
+        return (stats(runtime_).bytes_to_device - before) / static_cast<uint64_t>(count);
+    }
+};
+
+TEST_F(ReplacedSources, PackedBlocksGetNewContents) {
+    add_packed(19);
+    steps(2);
+    EXPECT_GT(plan().packed_resident_bytes, 0u);
+    for (int round = 0; round < 3; round++) {
+        for (const size_t i : {0, 7, 18}) replace_with(i, contents(static_cast<uint8_t>(100 + 10 * round + i)));
+        const uint64_t before = plans();
+        steps(2);
+        EXPECT_GT(plans(), before) << "the new weights may take other memory";
+        EXPECT_GT(plan().packed_resident_bytes, 0u);
+        EXPECT_LT(brought_by(2), 1u << 20) << "they stay on the device, too";
+    }
+    // Weights that cannot be packed, and others again.
+    Memory random(truth_[3].size());
+    for (size_t k = 0; k < random.size(); k++) random[k] = static_cast<uint8_t>((k * 2654435761u) >> 13);
+    replace_with(3, random);
+    steps(2);
+    replace_with(3, contents(200));
+    steps(2);
+    SUCCEEDS(sh_unregister_blocks(runtime_, blocks_.data(), blocks_.size()));
+}
+
+// Views that are held keep what they have.
+TEST_F(ReplacedSources, HeldViewsKeepTheirContents) {
+    add_packed(2);
+    const Memory before = truth_[0];
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view));
+    replace_with(0, contents(9));
+    DeviceBytes bytes(device_.get());
+    EXPECT_TRUE(bytes.read(view.address, view.bytes) == before);
+    SUCCEEDS(sh_release(runtime_, blocks_[0], SH_STREAM_HOST));
+    steps(1);
+}
+
+TEST_F(ReplacedSources, OtherKindsTakeTheirPlace) {
+    add_packed(3);
+    PackedTensor& tensor = packed(FloatFormat::bf16, kElements + 3);
+    sh_segment in_file = SH_SEGMENT_INIT;
+    in_file.kind = SH_SOURCE_FILE;
+    in_file.file = tensor.descriptor();
+    in_file.bytes = tensor.contents.size();
+    in_file.packed_bytes = tensor.frame.size();
+    const Memory plain = contents(77);
+    const auto* const moved = static_cast<const uint8_t*>(pinned(plain));
+    // Two segments in place of one, of which the first is pinned, with undefined bytes between them.
+    sh_segment parts[2] = {segment_of(plain, 0), segment_of(plain, 0)};
+    parts[0].pointer = moved;
+    parts[0].bytes = 1000;
+    parts[1].pointer = plain.data() + 2000;
+    parts[1].offset = 2000;
+    parts[1].bytes = plain.size() - 2000;
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 3));
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[0], &in_file, 1));
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[1], parts, 2));
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[2], parts, 2));  // twice: the last one counts
+    const sh_segment again = segment_of(plain);
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[2], &again, 1));
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 3));
+    truth_[0] = tensor.contents;
+    truth_[2] = plain;
+    for (int i = 0; i < 2; i++) {
+        expect_bytes(runtime_, blocks_[0], truth_[0]);
+        expect_bytes(runtime_, blocks_[2], truth_[2]);
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(runtime_, blocks_[1], SH_STREAM_HOST, 0, &view));
+        DeviceBytes bytes(device_.get());
+        const Memory found = bytes.read(view.address, view.bytes);
+        EXPECT_TRUE(std::equal(plain.begin(), plain.begin() + 1000, found.begin()));
+        EXPECT_TRUE(std::equal(plain.begin() + 2000, plain.end(), found.begin() + 2000));
+        SUCCEEDS(sh_release(runtime_, blocks_[1], SH_STREAM_HOST));
+        SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 3));
+    }
+}
+
+TEST_F(ReplacedSources, WhatIsWrongIsSaidAndChangesNothing) {
+    add_packed(2);
+    const Memory other = contents(50);
+    sh_segment segment = segment_of(other);
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[0], &segment, 1), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("layer 0"), std::string::npos) << why();
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[0] + 1000, &segment, 1), SH_ERROR_INVALID_HANDLE);
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1));
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[1], &segment, 1), SH_ERROR_INVALID_STATE) << "not in this update";
+    const auto refused = [&](auto&& change, const char* says) {
+        sh_segment wrong = segment;
+        change(wrong);
+        EXPECT_EQ(sh_source_replace(runtime_, blocks_[0], &wrong, 1), SH_ERROR_INVALID_ARGUMENT);
+        EXPECT_NE(why().find("layer 0"), std::string::npos) << why();
+        EXPECT_NE(why().find(says), std::string::npos) << why();
+    };
+    refused([](sh_segment& wrong) { wrong.bytes++; }, "ends beyond");
+    refused([](sh_segment& wrong) { wrong.format = 9; }, "unknown format");
+    refused([](sh_segment& wrong) { wrong.kind = 77; }, "kind");
+    refused([](sh_segment& wrong) { wrong.format = 0, wrong.packed_bytes = 100; }, "packed");
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[0], nullptr, 1), SH_ERROR_INVALID_ARGUMENT);
+    // Nothing was replaced, and the engine cannot have changed anything.
+    EXPECT_EQ(sh_source_update_end(runtime_, blocks_.data(), 1), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("sh_source_replace"), std::string::npos) << why();
+    EXPECT_EQ(sh_source_update_end(runtime_, blocks_.data(), 1), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("no update"), std::string::npos) << "the update has ended: " << why();
+    steps(2);
+}
+
+TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
+    Memory memory = contents(1);
+    const sh_segment segment = segment_of(memory);
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    desc.bytes = segment.bytes;
+    desc.flags = SH_BLOCK_PACK;
+    sh_part_options options = SH_PART_OPTIONS_INIT;
+    options.unit_bytes = 2;
+    options.largest_bytes = 512 << 10;
+    sh_part parts[8];
+    for (sh_part& part : parts) sh_part_init(&part);
+    uint64_t count = 0;
+    SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
+    ASSERT_GE(count, 2u);
+    const Memory other = contents(2);
+    sh_segment of_part = segment_of(other);
+    of_part.pointer = other.data() + parts[1].offset;
+    of_part.bytes = parts[1].bytes;
+    SUCCEEDS(sh_source_update_begin(runtime_, &parts[1].block, 1));
+    SUCCEEDS(sh_source_replace(runtime_, parts[1].block, &of_part, 1));
+    SUCCEEDS(sh_source_update_end(runtime_, &parts[1].block, 1));
+    for (uint64_t i = 0; i < count; i++) {
+        const Memory& truth = i == 1 ? other : memory;
+        const auto begin = truth.begin() + static_cast<std::ptrdiff_t>(parts[i].offset);
+        expect_bytes(runtime_, parts[i].block, Memory(begin, begin + static_cast<std::ptrdiff_t>(parts[i].bytes)));
+    }
+}
+
+TEST_F(ReplacedSources, StayThroughAPause) {
+    add_packed(19);
+    steps(2);
+    SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[4], 1));
+    pause_and_resume();
+    const Memory other = contents(60);
+    const sh_segment segment = segment_of(other);
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[4], &segment, 1));
+    pause_and_resume();
+    SUCCEEDS(sh_source_update_end(runtime_, &blocks_[4], 1));
+    truth_[4] = other;
+    steps(2);
+    pause_and_resume();
+    steps(2);
+}
+
+// --- Packed blocks that the engine changes on the device ---
+
+class ChangedPackedBlocks : public ReplacedSources {
+protected:
+    void add_mutable(int count, uint32_t flags = 0) {
+        memory_.reserve(static_cast<size_t>(count));  // blocks refer to it
+        for (int i = 0; i < count; i++) {
+            memory_.push_back(contents(static_cast<uint8_t>(i)));
+            add(segment_of(memory_.back()), SH_BLOCK_PACK | SH_BLOCK_MUTABLE | flags);
+            truth_.push_back(memory_.back());
+        }
+        set_schedule();
+    }
+    // Changes some bytes of each page.
+    void change(size_t i) {
+        DeviceBytes bytes(device_.get());
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(runtime_, blocks_[i], SH_STREAM_HOST, 0, &view));
+        SUCCEEDS(sh_mark_dirty(runtime_, blocks_[i]));
+        version_++;
+        for (size_t k = version_; k < truth_[i].size(); k += 3001) truth_[i][k] ^= static_cast<uint8_t>(version_);
+        SUCCEEDS(bytes.write(SH_STREAM_HOST, view.address, truth_[i]));
+        SUCCEEDS(sh_release(runtime_, blocks_[i], SH_STREAM_HOST));
+    }
+    void expect_written() {
+        SUCCEEDS(sh_write_back_all(runtime_));
+        for (size_t i = 0; i < memory_.size(); i++) EXPECT_TRUE(memory_[i] == truth_[i]) << "block " << i;
+    }
+
+    std::vector<Memory> memory_;
+    uint32_t version_ = 0;
+};
+
+TEST_F(ChangedPackedBlocks, ArePackedUntilTheyAreWritten) {
+    add_mutable(30);
+    steps(2);
+    const uint64_t packed_step = brought_by(2);
+    const uint64_t pinned_before = on_host_backend() ? host::all_memory_statistics().at(0).pinned_bytes : 0;
+    change(5);
+    for (int i = 0; i < 3; i++) step(runtime_);
+    EXPECT_TRUE(memory_[5] == truth_[5]) << "its pages were used again, so it was written";
+    for (size_t i = 0; i < blocks_.size(); i++) change(i);
+    steps(2);
+    EXPECT_GT(brought_by(2), packed_step * 5 / 4) << "the blocks are plain now";
+    EXPECT_EQ(plan().packed_resident_bytes, 0u);
+    if (on_host_backend()) {
+        EXPECT_GT(pinned_before, kDevice.staging_bytes + (24 << 20));
+        EXPECT_LT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (1 << 20)) << "copies";
+    }
+    for (int round = 0; round < 3; round++) {
+        SUCCEEDS(sh_step_begin(runtime_));
+        for (size_t i = round; i < blocks_.size(); i += 3) change(i);
+        SUCCEEDS(sh_step_end(runtime_));
+        steps(1);
+    }
+    expect_written();
+    // And packed again.
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), blocks_.size()));
+    for (size_t i = 0; i < blocks_.size(); i++) {
+        const sh_segment segment = segment_of(memory_[i]);
+        SUCCEEDS(sh_source_replace(runtime_, blocks_[i], &segment, 1));
+    }
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), blocks_.size()));
+    steps(2);
+    EXPECT_LT(brought_by(2), packed_step * 5 / 4);
+    change(2);
+    steps(2);
+    expect_written();
+}
+
+// They fit into the budget packed, and not plain. What was there packed must not come back after a change.
+TEST_F(ChangedPackedBlocks, LoseWhatStaysPacked) {
+    add_mutable(19, SH_BLOCK_PIN);
+    steps(2);
+    EXPECT_EQ(plan().bytes_per_step, 0u);
+    for (int round = 0; round < 3; round++) {
+        for (const size_t i : {0, 3, 18}) change(i);
+        steps(2);
+    }
+    EXPECT_GT(plan().packed_resident_bytes, 0u) << "the others are packed yet";
+    EXPECT_GT(plan().bytes_per_step, 0u);
+    expect_written();
+}
+
+TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnUpdate) {
+    add_mutable(20);
+    steps(1);
+    change(1);  // written when the update begins
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 2));
+    EXPECT_TRUE(memory_[1] == truth_[1]);
+    for (size_t i = 0; i < 2; i++) {
+        truth_[i] = contents(static_cast<uint8_t>(90 + i));
+        std::ranges::copy(truth_[i], memory_[i].begin());
+    }
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 2));
+    steps(2);
+    // Changes that were not written are void.
+    change(0);
+    truth_[0] = memory_[0];
+    SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
+    steps(2);
+    change(0);
+    pause_and_resume();
+    steps(2);
+    expect_written();
+}
+
+TEST_F(ChangedPackedBlocks, TakeWhatDoesNotPackAsItIs) {
+    memory_.emplace_back(2 << 20);
+    for (size_t k = 0; k < memory_[0].size(); k++) memory_[0][k] = static_cast<uint8_t>((k * 2654435761u) >> 13);
+    add(segment_of(memory_[0]), SH_BLOCK_PACK | SH_BLOCK_MUTABLE);
+    truth_.push_back(memory_[0]);
+    steps(1);
+    memory_[0][9] ^= 1;  // no load is under way
+    truth_[0][9] ^= 1;
+    SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
+    steps(1);
+    change(0);
+    SUCCEEDS(sh_write_back(runtime_, blocks_.data(), 1));
+    EXPECT_TRUE(memory_[0] == truth_[0]);
+    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1));
+    memory_[0][5] ^= 1;
+    truth_[0][5] ^= 1;
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 1));
+    steps(1);
+}
+
+}  // namespace
+}  // namespace stagehand::test
