@@ -290,14 +290,14 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
  * Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
  * file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
  * apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
- * copies of them. The next step makes a new plan. Nothing has changed after a failure.
+ * copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed after
+ * a failure.
  * @param segments As in sh_block_desc. Copied.
  * @retval SH_OK                       The block has the new segments.
  * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
  * @retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
  *                                     block: destroy the graph first.
  * @retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
- * @retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for packed copies beside the old ones.
  * @retval SH_ERROR_BACKEND            The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
  * @blocks As sh_register_blocks().
@@ -309,7 +309,7 @@ SH_API SH_MUST_CHECK sh_status sh_source_replace(sh_runtime* runtime, sh_block b
 /**
  * Ends sh_source_update_begin() and invalidates the blocks.
  * @retval SH_OK                  The update has ended.
- * @retval SH_ERROR_INVALID_STATE No update of a block was begun, and nothing has ended. Or all of a block is packed, and
+ * @retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is packed, and
  *                                sh_source_replace() was not called: the update has ended, and the block is as before.
  * @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
  *                                these blocks. The contents stay dirty. The update has ended.

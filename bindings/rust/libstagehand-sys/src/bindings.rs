@@ -3303,7 +3303,8 @@ Since 0.1*/
     /**Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
 file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
 apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
-copies of them. The next step makes a new plan. Nothing has changed after a failure.
+copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed after
+a failure.
 
 - `segments`: As in sh_block_desc. Copied.
 @retval SH_OK                       The block has the new segments.
@@ -3311,7 +3312,6 @@ copies of them. The next step makes a new plan. Nothing has changed after a fail
 @retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
 block: destroy the graph first.
 @retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
-@retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for packed copies beside the old ones.
 @retval SH_ERROR_BACKEND            The driver failed.
 @retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
 @blocks As sh_register_blocks().
@@ -3324,7 +3324,7 @@ Since 0.2*/
     ) -> sh_status;
     /**Ends sh_source_update_begin() and invalidates the blocks.
 @retval SH_OK                  The update has ended.
-@retval SH_ERROR_INVALID_STATE No update of a block was begun, and nothing has ended. Or all of a block is packed, and
+@retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is packed, and
 sh_source_replace() was not called: the update has ended, and the block is as before.
 @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
 these blocks. The contents stay dirty. The update has ended.

@@ -238,7 +238,7 @@ fn packed_blocks_can_be_changed() {
     let weights: Vec<u8> = (0..100_000u32).flat_map(|i| [(i * 37) as u8, 0x3c | (i % 2) as u8]).collect();
     let source = Source::owned(weights.clone()).pack(WeightFormat::Bf16).unwrap();
     let block = runtime.register_block(BlockDesc::from_source(source).mutable()).unwrap();
-    compare(&runtime, &[block], &[weights.clone()]);
+    compare(&runtime, &[block], std::slice::from_ref(&weights));
     {
         let view = runtime.acquire(block, Stream::host()).unwrap();
         // SAFETY: this is host memory, the view is held, and no other code uses the memory.
