@@ -290,8 +290,8 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
  * Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
  * file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
  * apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
- * copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed after
- * a failure.
+ * copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed
+ * after a failure.
  * @param segments As in sh_block_desc. Copied.
  * @retval SH_OK                       The block has the new segments.
  * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.

@@ -3303,8 +3303,8 @@ Since 0.1*/
     /**Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
 file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
 apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
-copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed after
-a failure.
+copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed
+after a failure.
 
 - `segments`: As in sh_block_desc. Copied.
 @retval SH_OK                       The block has the new segments.
