@@ -22,8 +22,7 @@
 
 namespace stagehand::codec {
 
-// Packs `bytes` of contents, a multiple of the size of an element and less than 2^35, with up to `threads` threads.
-// The result may be larger than the contents by less than 1 %, or by one chunk. May lack memory.
+// Packs a tensor into memory of its own: see Packer.
 Status pack_frame(FloatFormat format, const void* from, uint64_t bytes, uint32_t threads, std::vector<uint8_t>* out);
 
 // A frame that somebody else may have written. Everything is checked before it is used, and each chunk when it is

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "codec/frame.h"
+#include "codec/packer.h"
 #include "platform/host_memory.h"
 
 namespace stagehand::transfer {
@@ -27,17 +27,19 @@ public:
         if (segment.kind != SH_SOURCE_POINTER || !segment.format || segment.packed_bytes || !segment.bytes)
             return Status();
         SH_TRY(pack(segment));
-        if (frame_.empty() && unpackable_ == Unpackable::leave) return Status();
-        const uint64_t bytes = bytes_to_copy();
+        if (!last().packed_bytes && unpackable_ == Unpackable::leave) return Status();
+        const uint64_t bytes = last().packed_bytes ? last().packed_bytes : last().bytes;
         if (bytes >= kSmallPacked) {
             auto memory = std::make_shared<PinnedMemory>();
             SH_TRY(PinnedMemory::allocate(device_, bytes, memory.get()));
-            place(copies_.back(), memory, 0, contents());
+            write(static_cast<uint8_t*>(memory->data()));
+            place(copies_.back(), memory, 0);
             copies_.back().pinned_piece = memory->piece_bytes();
             return Status();
         }
         if (small_end_ + bytes > kSharedCopies) SH_TRY(place_small());
-        small_.push_back({copies_.size() - 1, small_end_, {contents(), contents() + bytes}});
+        small_.push_back({copies_.size() - 1, small_end_, std::vector<uint8_t>(bytes)});
+        write(small_.back().bytes.data());
         small_end_ = (small_end_ + bytes + kPackedCopyAlignment - 1) / kPackedCopyAlignment * kPackedCopyAlignment;
         return Status();
     }
@@ -47,7 +49,10 @@ public:
         if (small_.empty()) return Status();
         auto memory = std::make_shared<PinnedMemory>();
         SH_TRY(PinnedMemory::allocate(device_, small_end_, memory.get()));
-        for (const Small& one : small_) place(copies_[one.copy], memory, one.offset, one.bytes.data());
+        for (const Small& one : small_) {
+            std::ranges::copy(one.bytes, static_cast<uint8_t*>(memory->data()) + one.offset);
+            place(copies_[one.copy], memory, one.offset);
+        }
         small_.clear();
         small_end_ = 0;
         return Status();
@@ -61,34 +66,34 @@ private:
     };
 
     Status pack(const sh_segment& segment) {
-        frame_.clear();
         const auto format = static_cast<codec::FloatFormat>(segment.format);
         const bool whole = segment.bytes % codec::fields_of(format).bytes() == 0;  // a part may end within an element
         if (!device_.unpacks() || !whole || segment.bytes >= codec::kMostContents) return Status();
-        const uint32_t threads = std::min(platform::usable_cores(), kMostPackers);
-        SH_TRY(codec::pack_frame(format, segment.pointer, segment.bytes, threads, &frame_));
-        if (static_cast<double>(frame_.size()) > kPackingPays * static_cast<double>(segment.bytes)) frame_.clear();
-        copies_.back().segment.packed_bytes = frame_.size();
+        SH_TRY(packer_.pack(format, segment.pointer, segment.bytes, threads_));
+        const bool pays =
+            static_cast<double>(packer_.frame_bytes()) <= kPackingPays * static_cast<double>(segment.bytes);
+        copies_.back().segment.packed_bytes = pays ? packer_.frame_bytes() : 0;
         copies_.back().segment.packed_offset = 0;
         return Status();
     }
     const sh_segment& last() const { return copies_.back().segment; }
-    uint64_t bytes_to_copy() const { return frame_.empty() ? last().bytes : frame_.size(); }
-    const uint8_t* contents() const {
-        return frame_.empty() ? static_cast<const uint8_t*>(last().pointer) : frame_.data();
+    // Writes what becomes of the last segment.
+    void write(uint8_t* to) const {
+        if (last().packed_bytes)
+            packer_.write(to, threads_);
+        else
+            std::memcpy(to, last().pointer, last().bytes);
     }
-    static void place(PackedCopy& copy, const std::shared_ptr<PinnedMemory>& memory, uint64_t offset,
-                      const uint8_t* from) {
-        char* const to = static_cast<char*>(memory->data()) + offset;
-        std::memcpy(to, from, copy.segment.packed_bytes ? copy.segment.packed_bytes : copy.segment.bytes);
-        copy.segment.pointer = to;
+    static void place(PackedCopy& copy, const std::shared_ptr<PinnedMemory>& memory, uint64_t offset) {
+        copy.segment.pointer = static_cast<char*>(memory->data()) + offset;
         copy.memory = memory;
     }
 
     BackendDevice& device_;
     const Unpackable unpackable_;
     std::vector<PackedCopy>& copies_;
-    std::vector<uint8_t> frame_;  // of the last segment, or empty if it is copied as it is
+    const uint32_t threads_ = std::min(platform::usable_cores(), kMostPackers);
+    codec::Packer packer_;  // of the last segment
     std::vector<Small> small_;
     uint64_t small_end_ = 0;
 };

@@ -11,14 +11,14 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kElements = 1 << 20;
+const uint64_t kElements = kMiB + 3;
 
 class ReplacedSources : public UnpackingTest {
 protected:
     // A block's memory, which the engine keeps or scribbles over.
     using Memory = std::vector<uint8_t>;
 
-    static Memory contents(uint8_t seed) { return weights(FloatFormat::bf16, kElements + 3, seed); }
+    static Memory contents(uint8_t seed) { return weights(FloatFormat::bf16, kElements, seed); }
     static sh_segment segment_of(const Memory& memory, uint32_t format = SH_FORMAT_BF16) {
         sh_segment segment = SH_SEGMENT_INIT;
         segment.kind = SH_SOURCE_POINTER;
@@ -76,7 +76,7 @@ TEST_F(ReplacedSources, PackedBlocksGetNewContents) {
         steps(2);
         EXPECT_GT(plans(), before) << "the new weights may take other memory";
         EXPECT_GT(plan().packed_resident_bytes, 0u);
-        EXPECT_LT(brought_by(2), 1u << 20) << "they stay on the device, too";
+        EXPECT_LT(brought_by(2), kMiB) << "they stay on the device, too";
     }
     // Weights that cannot be packed, and others again.
     Memory random(truth_[3].size());
@@ -103,7 +103,7 @@ TEST_F(ReplacedSources, HeldViewsKeepTheirContents) {
 
 TEST_F(ReplacedSources, OtherKindsTakeTheirPlace) {
     add_packed(3);
-    PackedTensor& tensor = packed(FloatFormat::bf16, kElements + 3);
+    PackedTensor& tensor = packed(FloatFormat::bf16, kElements);
     sh_segment in_file = SH_SEGMENT_INIT;
     in_file.kind = SH_SOURCE_FILE;
     in_file.file = tensor.descriptor();
@@ -180,7 +180,7 @@ TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
     desc.flags = SH_BLOCK_PACK;
     sh_part_options options = SH_PART_OPTIONS_INIT;
     options.unit_bytes = 2;
-    options.largest_bytes = 512 << 10;
+    options.largest_bytes = kMiB / 2;
     sh_part parts[8];
     for (sh_part& part : parts) sh_part_init(&part);
     uint64_t count = 0;
