@@ -111,9 +111,9 @@ enum {
         read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
         more, if it ends within an element, or if the device does not unpack. sh_source_replace() takes new contents.
 
-        With SH_BLOCK_MUTABLE the caller keeps the memory. From the first write-back or update on, the block is read
-        there, plain, and the library frees its packed copies. sh_source_replace() packs again. Captures refuse the
-        block until it is plain. \since 0.2 */
+        With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back or
+        update on, the block is read there, plain, and the next plan frees the packed copies. sh_source_replace() packs
+        again. Captures refuse the block, and those that share its pages, until it has been loaded plain. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 
@@ -260,8 +260,8 @@ SH_API SH_MUST_CHECK sh_status sh_block_get_state(sh_runtime* runtime, sh_block 
  * Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
  * contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
  * are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
- * change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has packed
- * are loaded as they were packed.
+ * change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has copied
+ * are loaded as they were copied, but for mutable blocks.
  * @retval SH_OK                 The blocks will be loaded again.
  * @retval SH_ERROR_BACKEND      The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
@@ -274,8 +274,8 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
  * Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
  * An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
  * sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
- * marked dirty until the end of the update. Updates of one block do not nest. SH_BLOCK_PACK has copied contents to
- * memory of the library, which only sh_source_replace() changes.
+ * marked dirty until the end of the update. Updates of one block do not nest. The copies of SH_BLOCK_PACK are changed
+ * by sh_source_replace().
  * @retval SH_OK                  The bytes may be changed.
  * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
  *                                that uses a block has been entered.
@@ -288,10 +288,10 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
 
 /**
  * Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
- * file, or new contents for SH_BLOCK_PACK. Its address, size, flags and on_load stay. The rules of sh_register_blocks()
- * apply to the new segments. The library neither reads nor writes the old ones after the return, and frees its own
- * copies of them, which it has beside the new ones until then. The next step makes a new plan. Nothing has changed
- * after a failure.
+ * file, or new contents for SH_BLOCK_PACK, which packs the bytes that they have during the call. The address, size,
+ * flags and on_load of the block stay. The rules of sh_register_blocks() apply to the new segments. The library neither
+ * reads nor writes the old ones after the return, and frees its own copies of them, which it has beside the new ones
+ * until then. A new plan follows, as soon as no graph or view holds the old one. Nothing has changed after a failure.
  * @param segments As in sh_block_desc. Copied.
  * @retval SH_OK                       The block has the new segments.
  * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
@@ -309,8 +309,8 @@ SH_API SH_MUST_CHECK sh_status sh_source_replace(sh_runtime* runtime, sh_block b
 /**
  * Ends sh_source_update_begin() and invalidates the blocks.
  * @retval SH_OK                  The update has ended.
- * @retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is packed, and
- *                                sh_source_replace() was not called: the update has ended, and the block is as before.
+ * @retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is copied, and
+ *                                sh_source_replace() was not called: the update has ended, with the copies as before.
  * @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
  *                                these blocks. The contents stay dirty. The update has ended.
  * @blocks While the library writes back dirty contents of blocks that share pages with these blocks.

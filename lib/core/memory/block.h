@@ -26,10 +26,12 @@ using BlockCopies = std::vector<transfer::PackedCopy>;
 struct BlockDetail {
     std::vector<transfer::Segment> segments;  // sorted by offset
     // Of a mutable block with packed copies: the engine's memory of these segments, sorted by offset. Write-backs go
-    // there. If it `has_news`, the next load reads it, and the copies are `spent`: only older loads read them.
+    // there. If it `has_news`, the next load reads it, and the copies are `spent`: only older loads read them. Spent
+    // copies stay until all loads have ended, for a change of the plan.
     std::vector<transfer::Segment> plain, spent;
     bool has_news = false;
-    bool was_replaced = false;  // the segments, since the last update has begun
+    uint64_t update = 0;        // the number of the update in which the engine has the sources for itself; 0: none
+    bool was_replaced = false;  // the segments, in that update
     sh_load_fn on_load = nullptr;
     void* user_data = nullptr;
     std::string name;

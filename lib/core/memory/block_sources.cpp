@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "core/memory/block_desc.h"
+#include "transfer/host/pinned_memory.h"
 #include "transfer/route/route.h"
 
 namespace stagehand::core {
@@ -55,6 +57,12 @@ void close_sources(BackendDevice& device, BlockDetail& detail) {
     for (auto* const segments : {&detail.segments, &detail.plain, &detail.spent}) close_all(device, *segments);
 }
 
+void abandon_copies(BlockDetail& detail) noexcept {
+    for (const auto* const segments : {&detail.segments, &detail.spent})
+        for (const transfer::Segment& segment : *segments)
+            if (segment.copy) segment.copy->abandon();
+}
+
 const transfer::Segment& written_segment(const BlockDetail& detail, const transfer::Segment& segment) {
     const auto found = std::lower_bound(detail.plain.begin(), detail.plain.end(), segment, by_offset);
     return found != detail.plain.end() && found->offset == segment.offset ? *found : segment;
@@ -67,7 +75,8 @@ void read_news(BackendDevice& device, BlockDetail& detail) noexcept {
         detail.spent.push_back(std::exchange(*copy, std::move(plain)));  // there is room
     }
     detail.plain.clear();
-    (void)transfer::join_segments(device, detail.segments).ok();  // segments that are not joined are copied one by one
+    // Segments that are not joined are copied one by one.
+    (void)no_throw([&] { return transfer::join_segments(device, detail.segments); }).ok();
 }
 
 void close_spent(BackendDevice& device, BlockDetail& detail) noexcept { close_all(device, detail.spent); }

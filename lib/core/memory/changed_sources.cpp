@@ -9,7 +9,17 @@
 
 namespace stagehand::core {
 
-Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies) {
+// The place of kept chunks depends on those of the unit before them. So none of the unit's are kept until a plan says
+// which.
+void Registry::note_other_sources(Unit& unit) noexcept {
+    for (Block& block : blocks_of(unit))
+        for (transfer::Segment& segment : block.detail->segments) segment.kept.reset();
+    unit.delivery = {};
+    survey_again(index_of(unit));
+    source_changes_++;
+}
+
+Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies, OldCopies old) {
     SH_TRY(check_blocks({&desc, 1}, page_bytes_));
     Unit& unit = units_[block.unit];
     BlockDetail fresh;
@@ -24,10 +34,9 @@ Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const 
     detail.spent.swap(fresh.spent);
     detail.has_news = false;
     detail.was_replaced = true;
+    if (old == OldCopies::abandon) abandon_copies(fresh);
     close_sources(device_, fresh);
-    unit.delivery = {};
-    survey_again(block.unit);
-    source_changes_++;
+    note_other_sources(unit);
     return Status();
 }
 
@@ -41,19 +50,21 @@ void Registry::read_news(Unit& unit) noexcept {
     if (!std::exchange(unit.has_news, false)) return;
     for (Block& block : blocks_of(unit)) core::read_news(device_, *block.detail);
     unit.has_spent = true;
-    unit.delivery = {};
-    survey_again(index_of(unit));
-    source_changes_++;
+    note_other_sources(unit);
 }
 
-void Registry::close_spent(Unit& unit) noexcept {
-    if (!std::exchange(unit.has_spent, false)) return;
-    for (Block& block : blocks_of(unit)) core::close_spent(device_, *block.detail);
+void Registry::close_spent() noexcept {
+    for (Unit& unit : units()) {
+        if (!unit.live || !std::exchange(unit.has_spent, false)) continue;
+        for (Block& block : blocks_of(unit)) core::close_spent(device_, *block.detail);
+    }
 }
 
-bool Registry::may_get_news(const Unit& unit) {
+const Block* Registry::find_news(const Unit& unit) {
     const auto blocks = blocks_of(unit);
-    return std::any_of(blocks.begin(), blocks.end(), [](const Block& block) { return !block.detail->plain.empty(); });
+    const auto found =
+        std::find_if(blocks.begin(), blocks.end(), [](const Block& block) { return !block.detail->plain.empty(); });
+    return found == blocks.end() ? nullptr : &*found;
 }
 
 }  // namespace stagehand::core

@@ -22,6 +22,9 @@
 
 namespace stagehand::core {
 
+// What becomes of the library's copies of sources that a block has no more.
+enum class OldCopies { free, abandon };
+
 class Registry {
 public:
     // A unit's blocks, ordered by address.
@@ -84,19 +87,19 @@ public:
     bool has_small_blocks();
     // Gives a block the sources of this descriptor instead of its own, which nothing reads or writes any more. Does all
     // of this or nothing.
-    Status replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies);
+    Status replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies, OldCopies old);
     // Counts the changes of sources that may call for a new plan.
     uint64_t source_changes() const { return source_changes_; }
     // The plain memory of these packed segments has contents that the packed copies have not.
     void note_news(Block& block) noexcept;
     // Lets loads of the unit read such memory from now on. No worker has a load of the unit.
     void read_news(Unit& unit) noexcept;
-    // Frees the packed copies that loads have read before, and that none reads any more.
-    void close_spent(Unit& unit) noexcept;
-    // Loads of the unit may change from packed copies to plain memory.
-    bool may_get_news(const Unit& unit);
+    // Frees the packed copies that only earlier loads have read. All of them have ended.
+    void close_spent() noexcept;
+    // A block of the unit whose loads may change from packed copies to plain memory, or null.
+    const Block* find_news(const Unit& unit);
     // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.
-    void remove(std::span<const sh_block> ids);
+    void remove(std::span<const sh_block> ids, OldCopies old = OldCopies::free);
 
     // The record of an id. Null if the id is stale, of another runtime, or invalid.
     Block* find(sh_block id) {
@@ -193,6 +196,7 @@ private:
     void cut_end(uint32_t unit);
     void survey(uint32_t unit);
     void survey_again(uint32_t unit) noexcept;
+    void note_other_sources(Unit& unit) noexcept;  // changed_sources.cpp
 
     BackendDevice& device_;
     const uint64_t page_bytes_, staged_bytes_;

@@ -74,7 +74,6 @@ Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit,
 Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
     if (unit.load_queued())
         return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + " is already being loaded by workers");
-    if (unit.has_spent && is_quiet(unit)) registry_.close_spent(unit);
     registry_.read_news(unit);
     Load* taken = nullptr;
     Status status = no_throw([&] {
@@ -309,6 +308,13 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
     for (uint32_t i = 0; i < registry_.units().size(); i++) cancel(registry_.unit(i), lock);
     changed_.wait(lock, [&] { return queued_ == 0; });
 }
+
+void Loader::note_over() {
+    known_over_ = broken_off_;
+    if (!helper_may_read()) registry_.close_spent();
+}
+
+bool Loader::helper_may_read() { return helpers_ && !helpers_->bond().end_reads().ok(); }
 
 Status Loader::synchronize() {
     SH_TRY(routes_.synchronize_unpacker());

@@ -77,6 +77,10 @@ public:
     void drain(std::unique_lock<std::mutex>& lock);
     // Waits on the host for all copies that were issued to the lane.
     Status synchronize();
+    // synchronize() has succeeded while the caller held the mutex, and no worker has a load.
+    void note_over();
+    // A helper that has failed may read host memory yet, and does not say whether it does.
+    bool helper_may_read();
 
     uint32_t queued() const { return queued_; }
     const Status& last_failure() const { return last_failure_; }

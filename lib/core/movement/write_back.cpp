@@ -104,6 +104,7 @@ void WriteBack::collect(Unit& unit, Store& store) {
                 store.staged.extents.push_back({host, address, bytes});
         }
     }
+    if (!unit.load_queued()) registry_.read_news(unit);
 }
 
 Status WriteBack::submit(Unit& unit, Store& store) {

@@ -62,13 +62,16 @@ Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& optio
     return Status();
 }
 
-// A graph copies from the addresses that it was captured with.
-Status Blocks::find_to_replace(sh_block id, Block** out) const {
+OldCopies Blocks::old_copies() { return parts_.loader.helper_may_read() ? OldCopies::abandon : OldCopies::free; }
+
+// A graph copies from the addresses that it was captured with. A plan that is being made counts the present sources.
+Status Blocks::find_to_replace(sh_block id, Block** out, Lock& lock) const {
+    parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
     SH_TRY(parts_.gate.usable());
     Block* const block = parts_.registry.find(id);
     if (!block) return parts_.unknown_block(id);
     const std::string name = parts_.registry.name_of(*block);
-    if (!block->updating()) return Status(SH_ERROR_INVALID_STATE, name + ": no update of its source has begun");
+    if (!block->detail->update) return Status(SH_ERROR_INVALID_STATE, name + ": no update of its source has begun");
     if (captures_.under_way() || graphs_.any_uses(block->unit))
         return Status(SH_ERROR_INVALID_STATE, name +
                                                   " cannot get other segments during a capture or while a graph "
@@ -78,8 +81,10 @@ Status Blocks::find_to_replace(sh_block id, Block** out) const {
 }
 
 Status Blocks::replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock) {
+    const Gate::Inside inside(parts_.gate);
     Block* block = nullptr;
-    SH_TRY(find_to_replace(id, &block));
+    SH_TRY(find_to_replace(id, &block, lock));
+    const uint64_t update = block->detail->update;
     const std::string name = block->detail->name;
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     desc.flags = block->flags;
@@ -89,8 +94,14 @@ Status Blocks::replace_sources(sh_block id, std::span<const sh_segment> segments
     desc.name = name.empty() ? nullptr : name.c_str();
     std::vector<BlockCopies> copies;
     SH_TRY(no_throw([&] { return pack({&desc, 1}, &copies, lock); }));
-    SH_TRY(find_to_replace(id, &block));  // again, because the mutex was given up
-    return parts_.registry.replace_sources(*block, desc, copies.empty() ? BlockCopies() : copies.front());
+    SH_TRY(find_to_replace(id, &block, lock));  // again, because the mutex was given up
+    if (block->detail->update != update)
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + ": the update of its source has ended meanwhile");
+    SH_TRY(
+        parts_.registry.replace_sources(*block, desc, copies.empty() ? BlockCopies() : copies.front(), old_copies()));
+    plan_.forget_kept(block->unit);
+    return Status();
 }
 
 // The most that the runtime can have.
@@ -138,7 +149,7 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
         parts_.changes.end_update(*parts_.registry.find(id));
     }
     forget_units(gone, lock);
-    parts_.registry.remove(ids);
+    parts_.registry.remove(ids, old_copies());
     plan_.tell_less_kept();
     parts_.prefetcher.renew();
     plan_.want();

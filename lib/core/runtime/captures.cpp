@@ -55,10 +55,10 @@ Status Captures::acquire(sh_block id, sh_stream stream, sh_view* out) {
     if (unit.memory != Memory::planned)
         return Status(SH_ERROR_UNSUPPORTED, parts_.registry.name_of(*block) +
                                                 " cannot be captured: it is outside the plan, so its memory may move");
-    if (parts_.registry.may_get_news(unit))
-        return Status(SH_ERROR_UNSUPPORTED,
-                      parts_.registry.name_of(*block) +
-                          " cannot be captured: it is SH_BLOCK_MUTABLE and packed, so its loads may become others");
+    if (const Block* const packed = parts_.registry.find_news(unit))
+        return Status(SH_ERROR_UNSUPPORTED, parts_.registry.name_of(*packed) +
+                                                " cannot be captured, nor can blocks that share its pages: it is "
+                                                "SH_BLOCK_MUTABLE and packed, so its loads may become others");
     if (Unit* const holder = capture_->holder(unit)) return clearance_.held_by(unit, *holder);
     SH_TRY(capture_->acquire(unit, stream));
     views_.take(*block, unit);

@@ -46,6 +46,11 @@ Needs PlanInForce::needs_with_curve(const Planner::Limits& limits, uint32_t* out
 void PlanInForce::forget(uint32_t unit) {
     if (plan_.least_unit == unit) plan_.least_unit = kNone;
     if (unit < away_.places.size()) away_.places[unit] = {};
+    forget_kept(unit);
+}
+
+void PlanInForce::forget_kept(uint32_t unit) {
+    if (unit < away_.kept_places.size()) away_.kept_places[unit] = UINT64_MAX;
 }
 
 bool PlanInForce::is_due() const {
@@ -192,7 +197,9 @@ Status PlanInForce::quiesce(Lock& lock) {
     parts_.loader.drain(lock);
     Status status = parts_.streams.synchronize_all();
     const bool used = !status.ok();  // a stream that could not be waited for may still use them
-    if (Status copied = parts_.loader.synchronize(); status.ok()) status = copied;
+    const Status loaded = parts_.loader.synchronize();
+    if (loaded.ok()) parts_.loader.note_over();
+    if (status.ok()) status = loaded;
     parts_.write_back.drain(lock);
     if (Status copied = parts_.write_back.synchronize(); status.ok()) status = copied;
     for (Unit& unit : parts_.registry.units()) {

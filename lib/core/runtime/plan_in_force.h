@@ -60,6 +60,8 @@ public:
     void use_all() { trimmed_to_ = UINT64_MAX; }
     // Forgets a unit that is gone.
     void forget(uint32_t unit);
+    // Forgets where packed weights of a unit stayed, because it has other sources.
+    void forget_kept(uint32_t unit);
     template <class IsGone>
     void forget_uses(IsGone is_gone) noexcept {
         watch_.forget(is_gone);

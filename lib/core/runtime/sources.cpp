@@ -56,6 +56,7 @@ Status Sources::invalidate(std::span<const sh_block> ids) {
     SH_TRY(parts_.gate.usable());
     std::vector<uint32_t> units;
     SH_TRY(parts_.find_units(ids, &units));
+    for (const sh_block id : ids) parts_.registry.note_news(*parts_.registry.find(id));
     return spoil(ids, units);
 }
 
@@ -105,6 +106,9 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
     }
     Status status = no_throw([&] { return wait_for_sources(ids, units, lock); });
     if (!status.ok()) end_update(ids);  // the update has not begun
+    updates_++;
+    for (const sh_block id : ids)
+        if (Block* const block = parts_.registry.find(id); block && block->updating()) block->detail->update = updates_;
     return parts_.gate.note(status);
 }
 
@@ -137,7 +141,7 @@ Status Sources::update_end(std::span<const sh_block> ids) {
     for (const sh_block id : ids) {
         const Block* block = parts_.registry.find(id);
         if (!block) return parts_.unknown_block(id);
-        if (!block->updating())
+        if (!block->detail->update)
             return Status(SH_ERROR_INVALID_STATE,
                           parts_.registry.name_of(*block) + ": no update of its source has begun");
     }
@@ -171,7 +175,10 @@ Status Sources::note_new_contents(std::span<const sh_block> ids) {
 
 void Sources::end_update(std::span<const sh_block> ids) {
     for (const sh_block id : ids)
-        if (Block* const block = parts_.registry.find(id)) parts_.changes.end_update(*block);
+        if (Block* const block = parts_.registry.find(id)) {
+            parts_.changes.end_update(*block);
+            block->detail->update = 0;
+        }
 }
 
 Status Sources::mark_dirty(sh_block id) {

@@ -39,6 +39,7 @@ private:
     Clearance& clearance_;
     const Captures& captures_;
     Graphs& graphs_;
+    uint64_t updates_ = 0;  // that have begun
 };
 
 }  // namespace stagehand::core

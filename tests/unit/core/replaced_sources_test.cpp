@@ -1,7 +1,9 @@
 // Blocks that get other sources in an update, and packed blocks that the engine changes on the device.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device_bytes.h"
@@ -200,6 +202,40 @@ TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
     }
 }
 
+// Only the return of the call tells that nothing reads the sources any more.
+TEST_F(ReplacedSources, WaitUntilTheUpdateHasBegun) {
+    if (!on_host_backend()) GTEST_SKIP() << "needs work that waits for this thread";
+    add_packed(1);
+    steps(1);
+    const sh_stream uses = device_.stream(), waits = device_.stream();
+    std::atomic<bool> goes_on = false;
+    const auto until_told = [](void* data) {
+        while (!*static_cast<std::atomic<bool>*>(data)) std::this_thread::yield();
+    };
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(runtime_, blocks_[0], uses, 0, &view));
+    SUCCEEDS(sh_stream_launch(device_.get(), uses, until_told, &goes_on, 0));
+    SUCCEEDS(sh_release(runtime_, blocks_[0], uses));
+    SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
+    SUCCEEDS(sh_acquire(runtime_, blocks_[0], waits, 0, &view));  // its load waits for that use
+    std::thread thread([&] { EXPECT_SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1)); });
+    sh_view other = SH_VIEW_INIT;
+    while (sh_acquire(runtime_, blocks_[0], waits, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) {
+        SUCCEEDS(sh_release(runtime_, blocks_[0], waits));
+    }
+    const Memory memory = contents(70);
+    const sh_segment segment = segment_of(memory);
+    EXPECT_EQ(sh_source_replace(runtime_, blocks_[0], &segment, 1), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_source_update_end(runtime_, blocks_.data(), 1), SH_ERROR_INVALID_STATE);
+    goes_on = true;
+    thread.join();
+    SUCCEEDS(sh_release(runtime_, blocks_[0], waits));
+    SUCCEEDS(sh_source_replace(runtime_, blocks_[0], &segment, 1));
+    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 1));
+    truth_[0] = memory;
+    steps(1);
+}
+
 TEST_F(ReplacedSources, StayThroughAPause) {
     add_packed(19);
     steps(2);
@@ -319,6 +355,34 @@ TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnUpdate) {
     steps(2);
     change(0);
     pause_and_resume();
+    steps(2);
+    expect_written();
+}
+
+// Nothing is loaded again, so only a plan can free the copies.
+TEST_F(ChangedPackedBlocks, LeaveNoCopiesWhereTheyStay) {
+    if (!on_host_backend()) GTEST_SKIP() << "only the host backend counts pinned memory";
+    add_mutable(4);
+    steps(1);
+    EXPECT_GT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (5 << 20));
+    for (size_t i = 0; i < 4; i++) change(i);
+    SUCCEEDS(sh_write_back_all(runtime_));
+    steps(1);
+    EXPECT_LE(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes);
+    expect_written();
+}
+
+TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnInvalidation) {
+    add_mutable(20);
+    steps(1);
+    for (const size_t i : {0, 11}) {
+        truth_[i] = contents(static_cast<uint8_t>(50 + i));
+        std::ranges::copy(truth_[i], memory_[i].begin());
+    }
+    SUCCEEDS(sh_invalidate_blocks(runtime_, &blocks_[0], 1));
+    SUCCEEDS(sh_invalidate_blocks(runtime_, &blocks_[11], 1));
+    steps(2);
+    for (const size_t i : {0, 11}) change(i);
     steps(2);
     expect_written();
 }

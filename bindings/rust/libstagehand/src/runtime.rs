@@ -288,8 +288,9 @@ impl Runtime {
         lock(&self.blocks).get(&block).map(|kept| kept.exclusive.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn is_mutable(&self, block: Block) -> bool {
-        lock(&self.blocks).get(&block).is_some_and(|kept| kept.mutable)
+    /// Returns `None` if this runtime did not register the block, and so keeps nothing alive for it.
+    pub(crate) fn is_mutable(&self, block: Block) -> Option<bool> {
+        lock(&self.blocks).get(&block).map(|kept| kept.mutable)
     }
 
     /// Keeps alive what a block's new sources need, in place of what the sources before needed.

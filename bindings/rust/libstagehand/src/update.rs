@@ -48,17 +48,22 @@ impl<'runtime> SourceUpdate<'runtime> {
 
     /// Gives a block of this update other sources, each with its offset in the block: other memory, another file, or
     /// new contents for [`Source::pack`](crate::Source::pack). The library reads, pins and packs them as a registration
-    /// does. The sources before are dropped. Nothing has changed after an error. Blocks while it packs.
+    /// does, with the bytes that they have now. The sources before are dropped. Nothing has changed after an error.
+    /// Blocks while it packs.
     ///
     /// # Errors
     /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if a source is wrong. The text names the block.
     /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the block is not part of the update, or if a graph
     ///   uses the block.
+    /// - [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) if the block was not registered by this [`Runtime`].
     pub fn replace(&mut self, block: Block, sources: impl IntoIterator<Item = (u64, Source)>) -> Result<()> {
         if !self.blocks.contains(&block) {
             return Err(Error::new(Status::INVALID_STATE, "replace: the block is not part of the update"));
         }
-        let segments = Segments::new(sources, self.runtime.is_mutable(block), &block.as_raw().to_string())?;
+        let Some(mutable) = self.runtime.is_mutable(block) else {
+            return Err(Error::new(Status::INVALID_HANDLE, "replace: the block is not one of this runtime"));
+        };
+        let segments = Segments::new(sources, mutable, &block.as_raw().to_string())?;
         // SAFETY: the segments outlive the call, and the call copies them. What they point to lives as long as the
         // block has these sources, because the runtime keeps it from now on.
         check(unsafe {
@@ -70,8 +75,9 @@ impl<'runtime> SourceUpdate<'runtime> {
             )
         })?;
         self.memory.retain(|(of, _, _)| *of != block);
-        let exclusive = segments.kept.exclusive.iter().cloned();
-        self.memory.extend(exclusive.map(|(index, memory)| (block, index, memory)));
+        // The library has packed what some sources have now, so a change of their memory would be lost.
+        let plain = segments.kept.exclusive.iter().filter(|(index, _)| segments.all[*index].format == 0);
+        self.memory.extend(plain.map(|(index, memory)| (block, *index, memory.clone())));
         self.runtime.replace_kept(block, segments.kept);
         Ok(())
     }
