@@ -100,7 +100,7 @@ enum {
     SH_ERROR_CALLBACK = -302,  /**< A callback of the caller returned an error. */
     SH_ERROR_IO = -303,        /**< A file or a socket of the library (trace, telemetry, monitor) failed. */
     SH_ERROR_CANCELLED = -304, /**< Another thread destroyed the object while the call waited. */
-    SH_ERROR_CHECKSUM = -305,  /**< Bytes that came back differ from those that left: see spill.h. */
+    SH_ERROR_CHECKSUM = -305,  /**< Bytes that came back differ from those that left: spill.h, sh_verify_block(). */
 
     /* 4xx: the backend or its driver. The text has the driver's name for the error. */
     SH_ERROR_BACKEND = -401,             /**< A call into the driver failed. */

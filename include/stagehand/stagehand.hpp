@@ -93,6 +93,8 @@ public:
     void read(std::uint64_t offset, void* buffer, std::uint64_t bytes) const {
         check(sh_read_block(runtime_, view_.block, stream_, offset, buffer, bytes));
     }
+    // Compares the block with its sources, and throws if a byte differs.
+    void verify() const { check(sh_verify_block(runtime_, view_.block, stream_)); }
     void mark_dirty() { check(sh_mark_dirty(runtime_, view_.block)); }
     // Releases the block now. The block is released even if this throws.
     void release() {

@@ -237,6 +237,29 @@ SH_API SH_MUST_CHECK sh_status sh_read_block(sh_runtime* runtime, sh_block block
                                              void* buffer, uint64_t bytes);
 
 /**
+ * Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
+ * device, after the work that was queued on `stream` so far. Packed tensors are unpacked on the host for that, and
+ * their checksums compared. This call is for verification and for debugging: it brings all bytes back over the link.
+ * Bytes without a segment are not compared. The callback of SH_SOURCE_FILL is called on this thread.
+ *
+ * An update of the sources waits until the comparison has ended. The engine must not change the block meanwhile.
+ * @retval SH_OK                  All bytes are equal.
+ * @retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the byte's offset in the block, and both
+ *                                values.
+ * @retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
+ * @retval SH_ERROR_CALLBACK      The callback of a source failed.
+ * @retval SH_ERROR_INVALID_STATE The block is not held, was invalidated since, has changes that were not written back,
+ *                                or is being updated; a capture is under way, or the stream captures.
+ * @retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
+ *                                contents.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Until the bytes are compared. Other calls go on meanwhile.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_verify_block(sh_runtime* runtime, sh_block block, sh_stream stream);
+
+/**
  * Makes the runtime forget a stream that is destroyed before the step ends. The call waits for the work that was queued
  * on the stream before its last release. Streams that the runtime has not seen are ignored.
  * @retval SH_OK            The stream may be destroyed.

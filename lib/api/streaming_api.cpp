@@ -142,6 +142,14 @@ sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, u
     });
 }
 
+sh_status sh_verify_block(sh_runtime* runtime, sh_block block, sh_stream stream) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->verify(block, at.runtime->name_of_stream(stream), at.lock);
+    });
+}
+
 sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream) {
     return guarded([&] {
         LockedRuntime at;

@@ -190,6 +190,9 @@ void changes_contents(const sh::Device& device) {
     }
     const sh::View view = runtime.acquire(blocks[5], SH_STREAM_HOST);
     CHECK(is_block(view.address(), 5, 3));
+    view.verify();
+    static_cast<unsigned char*>(view.address())[100] ^= 1;
+    CHECK(status_of([&] { view.verify(); }) == SH_ERROR_CHECKSUM);
 }
 
 // Scopes, protections and reservations end on every path, including exceptions.

@@ -116,6 +116,14 @@ class View:
             status = lib.sh_read_block(runtime._handle, self._c.view.block, self._c.stream, offset, target, len(target))
         runtime._exceptions.check(status, self._c.view.block)
 
+    def verify(self) -> None:
+        """Reads the sources of the block again, and compares them with its bytes on the device, after the work that is
+        queued on the view's stream. Raises an error that names the first byte that differs. For debugging.
+        """
+        runtime = self._used()
+        status = lib.sh_verify_block(runtime._handle, self._c.view.block, self._c.stream)
+        runtime._exceptions.check(status, self._c.view.block)
+
     def mark_dirty(self) -> None:
         """Tells the library that the contents are changed on the device. The library writes them back to the source.
         The block must be mutable.

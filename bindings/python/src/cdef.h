@@ -363,6 +363,7 @@ sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t 
 sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset,
                                              void* buffer, uint64_t bytes);
+sh_status sh_verify_block(sh_runtime* runtime, sh_block block, sh_stream stream);
 sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream);
 
 /* residency.h */

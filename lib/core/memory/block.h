@@ -37,6 +37,7 @@ struct BlockDetail {
     std::string name;
     uint64_t held_since_ns = 0;  // set while a trace is recorded
     uint64_t protections = 0;    // how often the block is protected
+    uint64_t readers = 0;        // calls that read the sources beside loads
 };
 
 // The engine's changes of a block. Only Changes writes this state.

@@ -281,37 +281,4 @@ Status Access::prefetch(std::span<const sh_block> ids, Lock& lock) {
     return Status();
 }
 
-Status Access::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
-    Block* const block = parts_.registry.find(id);
-    if (!block) return parts_.unknown_block(id);
-    if (!block->held)
-        return Status(SH_ERROR_INVALID_STATE,
-                      parts_.registry.name_of(*block) + " cannot be read: no view of it is held");
-    if (offset > block->bytes || bytes > block->bytes - offset)
-        return Status(SH_ERROR_INVALID_ARGUMENT, "offset " + std::to_string(offset) + " and bytes " +
-                                                     std::to_string(bytes) + " reach beyond the end of " +
-                                                     parts_.registry.name_of(*block) + ", which has " +
-                                                     std::to_string(block->bytes) + " bytes");
-    BackendDevice& backend = parts_.backend();
-    const uint64_t address = block->address + offset;
-    const sh_stream copies = parts_.write_back.stream();
-    if (stream != SH_STREAM_HOST) {
-        SH_TRY(parts_.check_no_capture(stream));
-        sh_backend_event event = 0;
-        SH_TRY(parts_.events.take(&event));
-        Status status = backend.event_record(event, stream);
-        if (status.ok()) status = backend.stream_wait_event(copies, event);
-        parts_.events.give(&event);
-        SH_TRY(status);
-    }
-    const Unit& unit = parts_.registry.unit(block->unit);
-    if (unit.load() && unit.load()->issued)
-        SH_TRY(backend.stream_wait_event(copies, unit.load()->done));  // the acquire may be on another stream
-    const Gate::Inside inside(parts_.gate);
-    return parts_.gate.note(unlocked(lock, [&] {
-        Status status = backend.copy_to_host(copies, buffer, address, bytes);
-        return status.ok() ? backend.stream_synchronize(copies) : status;
-    }));
-}
-
 }  // namespace stagehand::core

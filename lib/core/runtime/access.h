@@ -26,7 +26,6 @@ public:
                         Lock& lock);
     Status release(Block& block, sh_stream stream);
     Status prefetch(std::span<const sh_block> ids, Lock& lock);
-    Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
     // Loads the next blocks in the order, as far as the ring has room for them.
     void look_ahead(uint64_t now_ns, bool in_parts = false);
 

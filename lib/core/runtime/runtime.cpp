@@ -30,6 +30,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       captures_(parts_, clearance_, views_),
       graphs_(parts_, clearance_, views_, captures_, count_),
       access_(parts_, clearance_, views_, plan_, graphs_),
+      readback_(parts_, views_),
       sources_(parts_, clearance_, captures_, graphs_),
       blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
       residency_(parts_, protections_, plan_, captures_, graphs_),
@@ -230,7 +231,13 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
 Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
     SH_TRY(parts_.gate.usable());
     SH_TRY(captures_.only_outside());
-    return access_.read(id, stream, offset, buffer, bytes, lock);
+    return readback_.read(id, stream, offset, buffer, bytes, lock);
+}
+
+Status Runtime::verify(sh_block id, sh_stream stream, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(captures_.only_outside());
+    return readback_.verify(id, stream, lock);
 }
 
 Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock) {

@@ -28,6 +28,7 @@
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/pressure.h"
 #include "core/runtime/protections.h"
+#include "core/runtime/readback.h"
 #include "core/runtime/residency.h"
 #include "core/runtime/runtime_tag.h"
 #include "core/runtime/sources.h"
@@ -121,6 +122,7 @@ public:
                         Lock& lock);
     Status prefetch(std::span<const sh_block> ids, Lock& lock);
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
+    Status verify(sh_block id, sh_stream stream, Lock& lock);
 
     // What stays on the device.
     Status protect(std::span<const sh_block> ids) { return residency_.protect(ids); }
@@ -167,6 +169,7 @@ private:
     Captures captures_;
     Graphs graphs_;
     Access access_;
+    Readback readback_;
     Sources sources_;
     Blocks blocks_;
     Residency residency_;

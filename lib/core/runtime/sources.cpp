@@ -119,6 +119,12 @@ Status Sources::wait_for_sources(std::span<const sh_block> ids, std::span<const 
     for (const sh_block id : ids) indices.push_back(parts_.registry.index_of(*parts_.registry.find(id)));
     SH_TRY(parts_.write_back.flush(indices, lock));
     SH_TRY(graphs_.wait_for_launches(lock));
+    parts_.gate.wait(lock, [&] {
+        return std::all_of(ids.begin(), ids.end(), [&](sh_block id) {
+            const Block* const block = parts_.registry.find(id);
+            return !block || !block->detail->readers;
+        });
+    });
     for (const uint32_t index : units) {
         Unit& unit = parts_.registry.unit(index);
         while (unit.live && !parts_.loader.is_quiet(unit)) {  // checked again after each wait

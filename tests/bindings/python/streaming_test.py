@@ -1,5 +1,6 @@
 """Steps, sources, views and plans: what comes out is what went in."""
 
+import ctypes
 import gc
 import mmap
 import os
@@ -111,6 +112,10 @@ def test_weights_are_packed_when_they_are_registered(device):
         with runtime.acquire(block) as view:
             assert view.read() == contents + contents
             assert block.info().flags == sh.BlockFlag.PACK
+            view.verify()
+            ctypes.memset(view.address + 39_001, 0x77, 1)
+            with pytest.raises(sh.OperationError, match="byte 39001 is 0x77 on the device and 0x3c in the source"):
+                view.verify()
         odd = runtime.register_block(sh.Weights(b"odd", sh.WeightFormat.BF16))
         with runtime.acquire(odd) as view:
             assert view.read() == b"odd"

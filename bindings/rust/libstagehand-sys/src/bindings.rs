@@ -50,7 +50,7 @@ pub const SH_ERROR_CALLBACK: _bindgen_ty_1 = -302;
 pub const SH_ERROR_IO: _bindgen_ty_1 = -303;
 ///Another thread destroyed the object while the call waited.
 pub const SH_ERROR_CANCELLED: _bindgen_ty_1 = -304;
-///Bytes that came back differ from those that left: see spill.h.
+///Bytes that came back differ from those that left: spill.h, sh_verify_block().
 pub const SH_ERROR_CHECKSUM: _bindgen_ty_1 = -305;
 ///A call into the driver failed.
 pub const SH_ERROR_BACKEND: _bindgen_ty_1 = -401;
@@ -4058,6 +4058,30 @@ Since 0.1*/
         offset: u64,
         buffer: *mut ::core::ffi::c_void,
         bytes: u64,
+    ) -> sh_status;
+    /**Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
+device, after the work that was queued on `stream` so far. Packed tensors are unpacked on the host for that, and
+their checksums compared. This call is for verification and for debugging: it brings all bytes back over the link.
+Bytes without a segment are not compared. The callback of SH_SOURCE_FILL is called on this thread.
+
+An update of the sources waits until the comparison has ended. The engine must not change the block meanwhile.
+@retval SH_OK                  All bytes are equal.
+@retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the byte's offset in the block, and both
+values.
+@retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
+@retval SH_ERROR_CALLBACK      The callback of a source failed.
+@retval SH_ERROR_INVALID_STATE The block is not held, was invalidated since, has changes that were not written back,
+or is being updated; a capture is under way, or the stream captures.
+@retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
+contents.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the bytes are compared. Other calls go on meanwhile.
+Since 0.2*/
+    pub fn sh_verify_block(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        stream: sh_stream,
     ) -> sh_status;
     /**Makes the runtime forget a stream that is destroyed before the step ends. The call waits for the work that was queued
 on the stream before its last release. Streams that the runtime has not seen are ignored.

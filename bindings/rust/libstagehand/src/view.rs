@@ -91,6 +91,19 @@ impl<'a> View<'a> {
         .map(drop)
     }
 
+    /// Reads the sources of the block again, and compares them with its bytes on the device, after the work that is
+    /// queued on the view's stream. For verification and debugging. Blocks.
+    ///
+    /// # Errors
+    /// - [`Status::CHECKSUM`](crate::Status::CHECKSUM) if a byte differs. The text names the byte.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the block has changes that are not written back,
+    ///   was invalidated, or is being updated.
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the block has an `on_load`.
+    pub fn verify(&self) -> Result<()> {
+        // SAFETY: the runtime, the block and the stream are alive.
+        check(unsafe { sys::sh_verify_block(self.runtime.as_raw(), self.view.block, self.stream.as_raw()) }).map(drop)
+    }
+
     /// Says that the engine has changed the device contents of a mutable block, or will change them before the release.
     ///
     /// # Errors

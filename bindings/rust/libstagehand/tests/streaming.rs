@@ -186,6 +186,16 @@ fn weights_are_packed_when_they_are_registered() {
     ];
     let blocks = runtime.register_blocks(sources.map(BlockDesc::from_source)).unwrap();
     assert_eq!(Arc::strong_count(&shared), 1, "the library has its own copy");
+    {
+        let view = runtime.acquire(blocks[0], Stream::host()).unwrap();
+        view.verify().unwrap();
+        let byte = view.address().cast::<u8>();
+        // SAFETY: this is host memory, the view is held, and no other code uses the memory.
+        unsafe { byte.add(1000).write(!byte.add(1000).read()) };
+        let error = view.verify().unwrap_err();
+        assert!(error.status() == Status::CHECKSUM && error.text().contains("byte 1000"), "{error}");
+    }
+    runtime.invalidate(&blocks[..1]).unwrap();
     compare(&runtime, &blocks, &[weights.clone(), weights.clone()]);
     let mutable = BlockDesc::from_source(Source::shared(shared).pack(WeightFormat::Bf16).unwrap()).mutable();
     assert_eq!(runtime.register_block(mutable).unwrap_err().status(), Status::INVALID_ARGUMENT);

@@ -1,0 +1,156 @@
+#include "core/runtime/readback.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/no_throw.h"
+#include "base/unlocked.h"
+#include "core/memory/block_sources.h"
+#include "transfer/source/reader.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kPieceBytes = 4 << 20;
+
+// A segment, which stays readable when the block's records change.
+struct Read {
+    transfer::Source source;
+    uint64_t address = 0, offset = 0;  // on the device, and in the block
+    std::shared_ptr<transfer::PinnedMemory> copy;
+};
+
+std::string hex(char byte) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto value = static_cast<uint8_t>(byte);
+    return {'0', 'x', kDigits[value >> 4], kDigits[value & 15]};
+}
+
+class Comparison {
+public:
+    Comparison(BackendDevice& device, sh_stream copies) : device_(device), copies_(copies) {}
+
+    Status compare(const Read& read) {
+        for (uint64_t at = 0; at < read.source.bytes; at += there_.size()) {
+            const uint64_t bytes = std::min(kPieceBytes, read.source.bytes - at);
+            there_.resize(bytes);
+            wanted_.resize(bytes);
+            SH_TRY(copy(&there_, read.address + at));
+            if (read.source.kind == SH_SOURCE_DEVICE) {
+                SH_TRY(copy(&wanted_, reinterpret_cast<uint64_t>(read.source.pointer) + at));
+            } else {
+                const transfer::ReadRequest request = {&read.source, at, wanted_.data(), bytes};
+                SH_TRY(reader_.read({&request, 1}));
+            }
+            const auto [there, wanted] = std::ranges::mismatch(there_, wanted_);
+            if (there == there_.end()) continue;
+            const uint64_t place = read.offset + at + static_cast<uint64_t>(there - there_.begin());
+            return Status(SH_ERROR_CHECKSUM, "byte " + std::to_string(place) + " is " + hex(*there) +
+                                                 " on the device and " + hex(*wanted) + " in the source");
+        }
+        return Status();
+    }
+
+private:
+    Status copy(std::vector<char>* to, uint64_t address) {
+        SH_TRY(device_.copy_to_host(copies_, to->data(), address, to->size()));
+        return device_.stream_synchronize(copies_);
+    }
+
+    BackendDevice& device_;
+    const sh_stream copies_;
+    transfer::Reader reader_;
+    std::vector<char> there_, wanted_;
+};
+
+}  // namespace
+
+Status Readback::order_copies_after(const Block& block, sh_stream stream) {
+    BackendDevice& backend = parts_.backend();
+    const sh_stream copies = parts_.write_back.stream();
+    if (stream != SH_STREAM_HOST) {
+        SH_TRY(parts_.check_no_capture(stream));
+        sh_backend_event event = 0;
+        SH_TRY(parts_.events.take(&event));
+        Status status = backend.event_record(event, stream);
+        if (status.ok()) status = backend.stream_wait_event(copies, event);
+        parts_.events.give(&event);
+        SH_TRY(status);
+    }
+    const Unit& unit = parts_.registry.unit(block.unit);
+    if (unit.load() && unit.load()->issued)
+        return backend.stream_wait_event(copies, unit.load()->done);  // the acquire may be on another stream
+    return Status();
+}
+
+Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
+    Block* const block = parts_.registry.find(id);
+    if (!block) return parts_.unknown_block(id);
+    if (!block->held)
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + " cannot be read: no view of it is held");
+    if (offset > block->bytes || bytes > block->bytes - offset)
+        return Status(SH_ERROR_INVALID_ARGUMENT, "offset " + std::to_string(offset) + " and bytes " +
+                                                     std::to_string(bytes) + " reach beyond the end of " +
+                                                     parts_.registry.name_of(*block) + ", which has " +
+                                                     std::to_string(block->bytes) + " bytes");
+    SH_TRY(order_copies_after(*block, stream));
+    const uint64_t address = block->address + offset;
+    const Gate::Inside inside(parts_.gate);
+    return parts_.gate.note(unlocked(lock, [&] {
+        BackendDevice& backend = parts_.backend();
+        const sh_stream copies = parts_.write_back.stream();
+        Status status = backend.copy_to_host(copies, buffer, address, bytes);
+        return status.ok() ? backend.stream_synchronize(copies) : status;
+    }));
+}
+
+Status Readback::can_verify(const Block& block) const {
+    const auto refused = [&](sh_status code, const char* why) {
+        return Status(code, parts_.registry.name_of(block) + " cannot be verified: " + why);
+    };
+    if (parts_.backend().has(SH_BACKEND_CONTENTLESS))
+        return refused(SH_ERROR_UNSUPPORTED, "the device has no contents");
+    if (block.detail->on_load) return refused(SH_ERROR_UNSUPPORTED, "its on_load may have changed what was loaded");
+    if (!block.held) return refused(SH_ERROR_INVALID_STATE, "no view of it is held");
+    if (block.updating()) return refused(SH_ERROR_INVALID_STATE, "its source is being updated");
+    if (parts_.registry.unit(block.unit).stale())
+        return refused(SH_ERROR_INVALID_STATE, "it was invalidated, and its view has the contents before");
+    if (block.dirty() || block.written())
+        return refused(SH_ERROR_INVALID_STATE, "it has changes that are not in its source: write them back first");
+    return Status();
+}
+
+// A view of its own keeps the bytes on the device, and an update waits until the sources are not read any more.
+Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
+    Block* const block = parts_.registry.find(id);
+    if (!block) return parts_.unknown_block(id);
+    SH_TRY(can_verify(*block));
+    Unit& unit = parts_.registry.unit(block->unit);
+    std::vector<Read> reads;
+    const BlockDetail& detail = *block->detail;
+    for (const transfer::Segment& segment : detail.segments) {
+        const transfer::Segment& now = detail.has_news ? written_segment(detail, segment) : segment;
+        reads.push_back({now.source, unit.address + now.offset, unit.address + now.offset - block->address, now.copy});
+    }
+    SH_TRY(order_copies_after(*block, stream));
+    const Gate::Inside inside(parts_.gate);
+    views_.hold(*block, unit);
+    block->detail->readers++;
+    Status status = no_throw([&] {
+        return unlocked(lock, [&]() -> Status {
+            Comparison comparison(parts_.backend(), parts_.write_back.stream());
+            for (const Read& read : reads) SH_TRY(comparison.compare(read));
+            return Status();
+        });
+    });
+    block->detail->readers--;
+    parts_.gate.notify();
+    status = status.within(parts_.registry.name_of(*block));
+    const Status ended = views_.end(*block, SH_STREAM_HOST);
+    return parts_.gate.note(status.ok() ? ended : status);
+}
+
+}  // namespace stagehand::core
