@@ -136,6 +136,7 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
         reads.push_back({now.source, unit.address + now.offset, unit.address + now.offset - block->address, now.copy});
     }
     SH_TRY(order_copies_after(*block, stream));
+    const std::string name = parts_.registry.name_of(*block);  // from here on, nothing may throw
     const Gate::Inside inside(parts_.gate);
     views_.hold(*block, unit);
     block->detail->readers++;
@@ -148,9 +149,8 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
     });
     block->detail->readers--;
     parts_.gate.notify();
-    status = status.within(parts_.registry.name_of(*block));
     const Status ended = views_.end(*block, SH_STREAM_HOST);
-    return parts_.gate.note(status.ok() ? ended : status);
+    return parts_.gate.note(status.ok() ? ended : status.within(name));
 }
 
 }  // namespace stagehand::core

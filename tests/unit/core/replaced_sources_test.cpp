@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device_bytes.h"
+#include "device_under_test.h"
 #include "host/host_backend.h"
 #include "unpacking_fixture.h"
 
@@ -60,6 +61,11 @@ protected:
     void steps(int count) {
         for (int i = 0; i < count; i++) step(runtime_);
     }
+    Memory read(const sh_view& view) {
+        Memory bytes(view.bytes);
+        EXPECT_SUCCEEDS(sh_read_block(runtime_, view.block, SH_STREAM_HOST, 0, bytes.data(), bytes.size()));
+        return bytes;
+    }
     uint64_t plans() { return stats(runtime_).plans; }
     uint64_t brought_by(int count) {
         const uint64_t before = stats(runtime_).bytes_to_device;
@@ -97,8 +103,7 @@ TEST_F(ReplacedSources, HeldViewsKeepTheirContents) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view));
     replace_with(0, contents(9));
-    DeviceBytes bytes(device_.get());
-    EXPECT_TRUE(bytes.read(view.address, view.bytes) == before);
+    EXPECT_TRUE(read(view) == before);
     SUCCEEDS(sh_release(runtime_, blocks_[0], SH_STREAM_HOST));
     steps(1);
 }
@@ -134,8 +139,7 @@ TEST_F(ReplacedSources, OtherKindsTakeTheirPlace) {
         expect_bytes(runtime_, blocks_[2], truth_[2]);
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_acquire(runtime_, blocks_[1], SH_STREAM_HOST, 0, &view));
-        DeviceBytes bytes(device_.get());
-        const Memory found = bytes.read(view.address, view.bytes);
+        const Memory found = read(view);
         EXPECT_TRUE(std::equal(plain.begin(), plain.begin() + 1000, found.begin()));
         EXPECT_TRUE(std::equal(plain.begin() + 2000, plain.end(), found.begin() + 2000));
         SUCCEEDS(sh_release(runtime_, blocks_[1], SH_STREAM_HOST));
@@ -237,6 +241,7 @@ TEST_F(ReplacedSources, WaitUntilTheUpdateHasBegun) {
 }
 
 TEST_F(ReplacedSources, StayThroughAPause) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
     add_packed(19);
     steps(2);
     SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[4], 1));
@@ -273,7 +278,11 @@ protected:
         SUCCEEDS(sh_mark_dirty(runtime_, blocks_[i]));
         version_++;
         for (size_t k = version_; k < truth_[i].size(); k += 3001) truth_[i][k] ^= static_cast<uint8_t>(version_);
-        SUCCEEDS(bytes.write(SH_STREAM_HOST, view.address, truth_[i]));
+        for (uint64_t at = 0; at < view.bytes; at += kPage) {  // as much as can be reached at once
+            const auto begin = truth_[i].begin() + static_cast<std::ptrdiff_t>(at);
+            const auto end = begin + static_cast<std::ptrdiff_t>(std::min<uint64_t>(kPage, view.bytes - at));
+            SUCCEEDS(bytes.write(SH_STREAM_HOST, static_cast<uint8_t*>(view.address) + at, Memory(begin, end)));
+        }
         SUCCEEDS(sh_release(runtime_, blocks_[i], SH_STREAM_HOST));
     }
     void expect_written() {
@@ -326,13 +335,12 @@ TEST_F(ChangedPackedBlocks, ArePackedUntilTheyAreWritten) {
 TEST_F(ChangedPackedBlocks, LoseWhatStaysPacked) {
     add_mutable(19, SH_BLOCK_PIN);
     steps(2);
-    EXPECT_EQ(plan().bytes_per_step, 0u);
+    EXPECT_GT(plan().packed_resident_bytes, 0u);
     for (int round = 0; round < 3; round++) {
         for (const size_t i : {0, 3, 18}) change(i);
         steps(2);
     }
     EXPECT_GT(plan().packed_resident_bytes, 0u) << "the others are packed yet";
-    EXPECT_GT(plan().bytes_per_step, 0u);
     expect_written();
 }
 
@@ -354,7 +362,7 @@ TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnUpdate) {
     SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
     steps(2);
     change(0);
-    pause_and_resume();
+    if (!devices_without_pages()) pause_and_resume();
     steps(2);
     expect_written();
 }
