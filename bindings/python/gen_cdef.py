@@ -17,6 +17,7 @@ HEADERS = [
     "host_memory",
     "stream",
     "source",
+    "contents",
     "runtime",
     "parts",
     "streaming",

@@ -5,6 +5,7 @@
 #define STAGEHAND_RUNTIME_H
 
 #include "base.h"
+#include "contents.h"
 #include "source.h"
 
 #ifdef __cplusplus
@@ -108,12 +109,14 @@ enum {
     /** The registration packs each segment that has a `format` into memory of the library, which is pinned if the
         system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
         caller may free the memory of these segments when the registration has returned SH_OK; other segments are
-        read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
-        more, if it ends within an element, or if the device does not unpack. sh_source_replace() takes new contents.
+        read where they are. Unless the block is mutable, the library copies a segment as it is if packing saves less
+        than 5 %, if it has 32 GiB or more, if it ends within an element, or if the device does not unpack.
+        sh_source_replace() takes new contents.
 
-        With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back or
-        update on, the block is read there, plain, and the next plan frees the packed copies. sh_source_replace() packs
-        again. Captures refuse the block, and those that share its pages, until it has been loaded plain. \since 0.2 */
+        With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back,
+        sh_invalidate_blocks(), or update without sh_source_replace() on, loads read the caller's memory, plain, and the
+        next plan frees the packed copies. sh_source_replace() packs again. Captures return SH_ERROR_UNSUPPORTED for the
+        block, and for those that share its pages, until it was written back or loaded plain. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 
@@ -253,105 +256,6 @@ static inline void sh_block_state_init(sh_block_state* state) {
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state);
-
-/* Changing contents. */
-
-/**
- * Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
- * contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
- * are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
- * change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has copied
- * are loaded as they were copied, but for mutable blocks.
- * @retval SH_OK                 The blocks will be loaded again.
- * @retval SH_ERROR_BACKEND      The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
- * @blocks Never.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/**
- * Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
- * An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
- * sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
- * marked dirty until the end of the update. Updates of one block do not nest. The copies of SH_BLOCK_PACK are changed
- * by sh_source_replace().
- * @retval SH_OK                  The bytes may be changed.
- * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
- *                                that uses a block has been entered.
- * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
- * @blocks Until the loads and the write-backs have ended.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/**
- * Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
- * file, or new contents for SH_BLOCK_PACK, which packs the bytes that they have during the call. The address, size,
- * flags and on_load of the block stay. The rules of sh_register_blocks() apply to the new segments. The library neither
- * reads nor writes the old ones after the return, and frees its own copies of them, which it has beside the new ones
- * until then. A new plan follows, as soon as no graph or view holds the old one. Nothing has changed after a failure.
- * @param segments As in sh_block_desc. Copied.
- * @retval SH_OK                       The block has the new segments.
- * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
- * @retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
- *                                     block: destroy the graph first.
- * @retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
- * @retval SH_ERROR_BACKEND            The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
- * @blocks As sh_register_blocks().
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments,
-                                                 uint64_t count);
-
-/**
- * Ends sh_source_update_begin() and invalidates the blocks.
- * @retval SH_OK                  The update has ended.
- * @retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is copied, and
- *                                sh_source_replace() was not called: the update has ended, with the copies as before.
- * @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
- *                                these blocks. The contents stay dirty. The update has ended.
- * @blocks While the library writes back dirty contents of blocks that share pages with these blocks.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/**
- * Tells the library that the engine has changed the contents of a mutable block on the device, or will change them
- * before it releases the view that it holds. The library writes the contents to the block's source before it uses the
- * memory for another purpose, and after the work of all streams that used the block. The write-back may begin when the
- * last view is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns.
- * Each acquire after which the engine changes contents needs its own mark.
- * @retval SH_OK                  The block is marked.
- * @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
- * @blocks Never.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
-
-/**
- * Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
- * are skipped.
- * @retval SH_OK                  The sources have the contents.
- * @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
- *                                written.
- * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
- * @blocks Until the contents are written.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/**
- * Calls sh_write_back() for all blocks of the runtime.
- * @retval SH_OK All sources have the contents. The errors are those of sh_write_back().
- * @blocks Until the contents are written.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_write_back_all(sh_runtime* runtime);
 
 /* Order and plan. */
 

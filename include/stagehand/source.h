@@ -36,7 +36,8 @@ enum { SH_FORMAT_BF16 = 1, SH_FORMAT_F16 = 2, SH_FORMAT_F32 = 3, SH_FORMAT_F8_E4
 /**
  * Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
  * call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
- * worker threads, on several at once for different ranges. The function must not call the library.
+ * worker threads, on several at once for different ranges, and sh_verify_block() on the caller's thread. The function
+ * must not call the library.
  * @return 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.
  */
 typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
@@ -47,9 +48,10 @@ typedef struct sh_segment {
     uint32_t kind;   /**< SH_SOURCE_* */
     uint64_t offset; /**< Offset of the range in the block, in bytes. */
     uint64_t bytes;  /**< Length of the range. May be 0. */
-    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
-        destroyed, and with a `format` until the registration has returned. The library writes to them if the block is
-        SH_BLOCK_MUTABLE. The memory must then be writable. */
+    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered, has got other segments
+        (sh_source_replace()), or its runtime is destroyed. With a `format`, and unless the block is SH_BLOCK_MUTABLE,
+        only until sh_register_blocks() or sh_source_replace() has returned SH_OK. The library writes to them if the
+        block is SH_BLOCK_MUTABLE. The memory must then be writable. */
     const void* pointer;
     int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
     uint64_t file_offset; /**< FILE: offset of the bytes in the file. */

@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "base.h"
+#include "contents.h"
 #include "control.h"
 #include "device.h"
 #include "graph.h"

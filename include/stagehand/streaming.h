@@ -238,18 +238,22 @@ SH_API SH_MUST_CHECK sh_status sh_read_block(sh_runtime* runtime, sh_block block
 
 /**
  * Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
- * device, after the work that was queued on `stream` so far. Packed tensors are unpacked on the host for that, and
- * their checksums compared. This call is for verification and for debugging: it brings all bytes back over the link.
- * Bytes without a segment are not compared. The callback of SH_SOURCE_FILL is called on this thread.
+ * device. Packed tensors are unpacked on the host for that, and their checksums compared. This call is for verification
+ * and for debugging: it brings all bytes back over the link, and takes a few MiB of host memory. Bytes without a
+ * segment are not compared. The source of a segment that SH_BLOCK_PACK has copied is the library's copy.
  *
- * An update of the sources waits until the comparison has ended. The engine must not change the block meanwhile.
+ * The call holds a view of its own, also if the caller releases its view meanwhile. Until the call returns, the views
+ * of the block count as held for all other calls, but sh_unregister_blocks() and updates of the sources wait for it.
+ * The engine must not change the block meanwhile, nor its sources outside an update.
+ * @param stream The stream whose queued work is waited for, or SH_STREAM_HOST. It need not be that of the acquire.
  * @retval SH_OK                  All bytes are equal.
- * @retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the byte's offset in the block, and both
- *                                values.
+ * @retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the offset of the first byte that differs,
+ *                                and both values.
  * @retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
  * @retval SH_ERROR_CALLBACK      The callback of a source failed.
- * @retval SH_ERROR_INVALID_STATE The block is not held, was invalidated since, has changes that were not written back,
- *                                or is being updated; a capture is under way, or the stream captures.
+ * @retval SH_ERROR_INVALID_STATE The block is not held, has changes that were not written back, or is being updated;
+ *                                the block, or one that shares its pages, was invalidated or not loaded whole; a
+ *                                capture is under way, or the stream captures.
  * @retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
  *                                contents.
  * @retval SH_ERROR_BACKEND       The driver failed.

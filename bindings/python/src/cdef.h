@@ -182,6 +182,16 @@ typedef struct sh_segment {
 sh_status sh_unpack(const void* packed, uint64_t packed_bytes, uint64_t offset, uint64_t bytes,
                                          void* out);
 
+/* contents.h */
+sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments,
+                                                 uint64_t count);
+sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
+sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_write_back_all(sh_runtime* runtime);
+
 /* runtime.h */
 typedef struct sh_runtime_options {
     uint32_t struct_size;
@@ -249,14 +259,6 @@ typedef struct sh_block_state {
     char name[64];
 } sh_block_state;
 sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state);
-sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segment* segments,
-                                                 uint64_t count);
-sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
-sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_write_back_all(sh_runtime* runtime);
 typedef struct sh_use {
     uint32_t struct_size;
     uint32_t reserved;

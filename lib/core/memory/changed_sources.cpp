@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_throw.h"
 #include "core/memory/block_desc.h"
 #include "core/memory/block_sources.h"
 #include "core/memory/registry.h"
@@ -23,7 +24,8 @@ Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const 
     SH_TRY(check_blocks({&desc, 1}, page_bytes_));
     Unit& unit = units_[block.unit];
     BlockDetail fresh;
-    const Status status = open_sources(device_, desc, copies, 0, block.address - unit.address, staged_bytes_, &fresh);
+    const Status status = no_throw(
+        [&] { return open_sources(device_, desc, copies, 0, block.address - unit.address, staged_bytes_, &fresh); });
     if (!status.ok()) {
         close_sources(device_, fresh);
         return status;

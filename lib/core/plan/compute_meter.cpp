@@ -44,6 +44,7 @@ void ComputeMeter::end(uint32_t unit, sh_stream stream) {
             if (count_ - i > 64) return;  // so many spans are open that the times mean nothing
             continue;
         }
+        if (span.by_events && stream == SH_STREAM_HOST) return;  // its work is on another stream
         if (!span.by_events)
             span.end_ns = device_.now_ns();
         else if (!device_.event_record(span.end, stream).ok())

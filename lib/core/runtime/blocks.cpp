@@ -36,6 +36,10 @@ Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock
     SH_TRY(parts_.gate.usable());
     std::vector<BlockCopies> copies;
     SH_TRY(no_throw([&] { return pack(descs, &copies, lock); }));
+    if (!copies.empty()) {  // a plan that is being made knows the present blocks only
+        const Gate::Inside inside(parts_.gate);
+        parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
+    }
     SH_TRY(parts_.gate.usable());
     // All blocks of a unit must fit on the device at once.
     SH_TRY(parts_.registry.add(descs, copies, Registry::pack_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
@@ -112,7 +116,7 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
     std::vector<uint32_t> units;
     SH_TRY(parts_.find_units(ids, &units));
     for (const sh_block id : ids)
-        if (const Block* block = parts_.registry.find(id); block->held)
+        if (const Block* block = parts_.registry.find(id); block->held > block->detail->readers)
             return Status(SH_ERROR_INVALID_STATE,
                           parts_.registry.name_of(*block) + " cannot be unregistered: a view of it is held");
     for (const uint32_t index : units)

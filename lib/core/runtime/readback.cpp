@@ -80,9 +80,9 @@ Status Readback::order_copies_after(const Block& block, sh_stream stream) {
         SH_TRY(status);
     }
     const Unit& unit = parts_.registry.unit(block.unit);
-    if (unit.load() && unit.load()->issued)
-        return backend.stream_wait_event(copies, unit.load()->done);  // the acquire may be on another stream
-    return Status();
+    // The acquire may be on another stream.
+    if (unit.load() && unit.load()->issued) SH_TRY(backend.stream_wait_event(copies, unit.load()->done));
+    return unit.arrives() ? backend.stream_wait_event(copies, unit.arrives()) : Status();
 }
 
 Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
@@ -116,8 +116,11 @@ Status Readback::can_verify(const Block& block) const {
     if (block.detail->on_load) return refused(SH_ERROR_UNSUPPORTED, "its on_load may have changed what was loaded");
     if (!block.held) return refused(SH_ERROR_INVALID_STATE, "no view of it is held");
     if (block.updating()) return refused(SH_ERROR_INVALID_STATE, "its source is being updated");
-    if (parts_.registry.unit(block.unit).stale())
-        return refused(SH_ERROR_INVALID_STATE, "it was invalidated, and its view has the contents before");
+    const Unit& unit = parts_.registry.unit(block.unit);
+    if (unit.stale())
+        return refused(SH_ERROR_INVALID_STATE,
+                       "it, or a block that shares its pages, was invalidated, and its view has the contents before");
+    if (!unit.complete() || unit.load_queued()) return refused(SH_ERROR_INVALID_STATE, "it is not loaded whole yet");
     if (block.dirty() || block.written())
         return refused(SH_ERROR_INVALID_STATE, "it has changes that are not in its source: write them back first");
     return Status();

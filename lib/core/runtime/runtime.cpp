@@ -237,7 +237,9 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
 Status Runtime::verify(sh_block id, sh_stream stream, Lock& lock) {
     SH_TRY(parts_.gate.usable());
     SH_TRY(captures_.only_outside());
-    return readback_.verify(id, stream, lock);
+    const Status status = readback_.verify(id, stream, lock);
+    const Status left = residency_.leave_if_due(lock);
+    return status.ok() ? left : status;
 }
 
 Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock) {

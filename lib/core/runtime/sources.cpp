@@ -10,7 +10,7 @@ namespace stagehand::core {
 // Nothing that was begun reads or writes the block's source, or uses the memory of its unit.
 bool Sources::is_left_alone(const Block& block) {
     Unit& unit = parts_.registry.unit(block.unit);
-    if (parts_.gate.changing() || unit.bringing || !parts_.loader.is_quiet(unit)) return false;
+    if (block.detail->readers || parts_.gate.changing() || unit.bringing || !parts_.loader.is_quiet(unit)) return false;
     return parts_.write_back.is_flushed(unit, block) && parts_.streams.are_over(unit.used_streams());
 }
 
@@ -28,13 +28,18 @@ Status Sources::leave_alone(std::span<const sh_block> ids, Lock& lock) {
         for (const sh_block id : ids) {
             const Block* const block = parts_.registry.find(id);
             if (!block) return parts_.unknown_block(id);
-            if (block->held)
+            if (block->held > block->detail->readers)
                 return Status(SH_ERROR_INVALID_STATE,
                               parts_.registry.name_of(*block) + " cannot be unregistered: a view of it is held");
             Unit& unit = parts_.registry.unit(block->unit);
             if (is_left_alone(*block)) continue;
             alone = false;
-            if (unit.bringing)
+            if (block->detail->readers)
+                parts_.gate.wait(lock, [&] {
+                    const Block* const still = parts_.registry.find(id);
+                    return !still || !still->detail->readers;
+                });
+            else if (unit.bringing)
                 parts_.gate.wait(lock, [&] { return !unit.bringing; });
             else if (unit.load_queued() && unit.held)
                 parts_.gate.wait(lock, [&] { return !unit.load_queued(); });  // for a block that shares the unit

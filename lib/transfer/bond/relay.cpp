@@ -62,6 +62,7 @@ Status Relay::close(bool* out_over) {
     SH_TRY(settle());
     SH_TRY(end_doubt());
     *out_over = once_more([&] { return helper_.stream_synchronize(link_.stream()); }).ok();
+    if (*out_over) reads_host_ = false;
     forget();
     return Status();
 }
@@ -93,6 +94,7 @@ Status Relay::end_reads() { return end(&reads_host_, "reads"); }
 
 Status Relay::end(std::atomic<bool>* doubt, const char* does) {
     if (!*doubt) return Status();
+    if (!is_open()) return Status(SH_ERROR_BACKEND, std::string("a helper that has failed ") + does + " host memory");
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
         return ended.within(std::string("it is not known whether a helper still ") + does + " host memory");

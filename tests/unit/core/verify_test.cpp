@@ -1,5 +1,6 @@
 // sh_verify_block() finds each byte on the device that differs from the source.
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -176,7 +177,6 @@ TEST_F(Verify, HoldsTheBlockAndItsSource) {
     std::thread verifies([&] { EXPECT_SUCCEEDS(sh_verify_block(runtime_, block, SH_STREAM_HOST)); });
     while (!gate.reached) std::this_thread::yield();
     SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
-    EXPECT_EQ(sh_unregister_blocks(runtime_, &block, 1), SH_ERROR_INVALID_STATE);
     std::atomic<bool> began = false;
     std::thread updates([&] {
         EXPECT_SUCCEEDS(sh_source_update_begin(runtime_, &block, 1));
@@ -192,7 +192,40 @@ TEST_F(Verify, HoldsTheBlockAndItsSource) {
     gate.closed = false;
     verifies.join();
     updates.join();
-    SUCCEEDS(sh_unregister_blocks(runtime_, &block, 1));
+}
+
+TEST_F(Verify, LetsABlockGoWhenItHasEnded) {
+    std::atomic<bool> closed = false, reached = false, gone = false;
+    std::atomic<bool>* const gates[] = {&closed, &reached};
+    const Memory memory(1000);
+    const sh_block block = add(memory, [&](sh_block_desc&, sh_segment& one) {
+        one.kind = SH_SOURCE_FILL;
+        one.user_data = const_cast<std::atomic<bool>**>(gates);
+        one.fill = [](void* to, uint64_t, uint64_t bytes, void* data) {
+            std::atomic<bool>* const* const at = static_cast<std::atomic<bool>**>(data);
+            if (*at[0]) *at[1] = true;
+            while (*at[0]) std::this_thread::yield();
+            std::memset(to, 7, bytes);
+            return 0;
+        };
+    });
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    closed = true;
+    std::thread verifies([&] { EXPECT_SUCCEEDS(sh_verify_block(runtime_, block, SH_STREAM_HOST)); });
+    while (!reached) std::this_thread::yield();
+    EXPECT_EQ(sh_unregister_blocks(runtime_, &block, 1), SH_ERROR_INVALID_STATE) << "the engine holds it, too";
+    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    std::thread unregisters([&] {
+        EXPECT_SUCCEEDS(sh_unregister_blocks(runtime_, &block, 1));
+        EXPECT_FALSE(closed);
+        gone = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(gone);
+    closed = false;
+    verifies.join();
+    unregisters.join();
 }
 
 // All of a model, some of it packed on the device.

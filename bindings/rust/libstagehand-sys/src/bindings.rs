@@ -375,6 +375,133 @@ const _: () = {
         "Offset of field: sh_activation_plan::least_peak_bytes",
     ][::core::mem::offset_of!(sh_activation_plan, least_peak_bytes) - 72usize];
 };
+/**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
+detour.*/
+pub const SH_SOURCE_POINTER: _bindgen_ty_5 = 1;
+/**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
+therefore gives SH_ERROR_SOURCE and not a signal.*/
+pub const SH_SOURCE_MAPPED: _bindgen_ty_5 = 2;
+/**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
+which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
+read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
+pub const SH_SOURCE_FILE: _bindgen_ty_5 = 3;
+///A callback that writes the bytes into a staging buffer.
+pub const SH_SOURCE_FILL: _bindgen_ty_5 = 4;
+/**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
+copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
+cannot reach the memory.*/
+pub const SH_SOURCE_DEVICE: _bindgen_ty_5 = 5;
+///Sources of the bytes of a segment.
+pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+pub const SH_FORMAT_BF16: _bindgen_ty_6 = 1;
+pub const SH_FORMAT_F16: _bindgen_ty_6 = 2;
+pub const SH_FORMAT_F32: _bindgen_ty_6 = 3;
+pub const SH_FORMAT_F8_E4M3: _bindgen_ty_6 = 4;
+pub const SH_FORMAT_F8_E5M2: _bindgen_ty_6 = 5;
+///Formats of floating-point weights. Since 0.2
+pub type _bindgen_ty_6 = ::core::ffi::c_uint;
+/**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
+call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
+worker threads, on several at once for different ranges, and sh_verify_block() on the caller's thread. The function
+must not call the library.
+
+Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
+pub type sh_fill_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        buffer: *mut ::core::ffi::c_void,
+        offset: u64,
+        bytes: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ) -> i32,
+>;
+///A range of a block, and the source of its bytes.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_segment {
+    pub struct_size: u32,
+    ///SH_SOURCE_*
+    pub kind: u32,
+    ///Offset of the range in the block, in bytes.
+    pub offset: u64,
+    ///Length of the range. May be 0.
+    pub bytes: u64,
+    /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered, has got other segments
+(sh_source_replace()), or its runtime is destroyed. With a `format`, and unless the block is SH_BLOCK_MUTABLE,
+only until sh_register_blocks() or sh_source_replace() has returned SH_OK. The library writes to them if the
+block is SH_BLOCK_MUTABLE. The memory must then be writable.*/
+    pub pointer: *const ::core::ffi::c_void,
+    ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
+    pub file: i64,
+    ///FILE: offset of the bytes in the file.
+    pub file_offset: u64,
+    ///FILL: the callback.
+    pub fill: sh_fill_fn,
+    ///FILL: passed to `fill`.
+    pub user_data: *mut ::core::ffi::c_void,
+    /**POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
+at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
+
+The tensor crosses the link packed, and the device unpacks it, if the model does not fit and the backend can do
+so: see docs/concepts.md. Else the library's workers unpack it on the host.
+
+The bytes of a packed tensor must not change while the block is registered, not even in an update of the
+source: sh_source_replace() takes another tensor. A load fails with SH_ERROR_SOURCE if a checksum shows damage.
+The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
+and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
+0: the source is not packed.
+Since 0.2*/
+    pub packed_bytes: u64,
+    ///Offset of the segment in the contents of the packed tensor. Since 0.2
+    pub packed_offset: u64,
+    /**POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
+where it is. Since 0.2*/
+    pub format: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 88usize];
+    ["Alignment of sh_segment"][::core::mem::align_of::<sh_segment>() - 8usize];
+    [
+        "Offset of field: sh_segment::struct_size",
+    ][::core::mem::offset_of!(sh_segment, struct_size) - 0usize];
+    [
+        "Offset of field: sh_segment::kind",
+    ][::core::mem::offset_of!(sh_segment, kind) - 4usize];
+    [
+        "Offset of field: sh_segment::offset",
+    ][::core::mem::offset_of!(sh_segment, offset) - 8usize];
+    [
+        "Offset of field: sh_segment::bytes",
+    ][::core::mem::offset_of!(sh_segment, bytes) - 16usize];
+    [
+        "Offset of field: sh_segment::pointer",
+    ][::core::mem::offset_of!(sh_segment, pointer) - 24usize];
+    [
+        "Offset of field: sh_segment::file",
+    ][::core::mem::offset_of!(sh_segment, file) - 32usize];
+    [
+        "Offset of field: sh_segment::file_offset",
+    ][::core::mem::offset_of!(sh_segment, file_offset) - 40usize];
+    [
+        "Offset of field: sh_segment::fill",
+    ][::core::mem::offset_of!(sh_segment, fill) - 48usize];
+    [
+        "Offset of field: sh_segment::user_data",
+    ][::core::mem::offset_of!(sh_segment, user_data) - 56usize];
+    [
+        "Offset of field: sh_segment::packed_bytes",
+    ][::core::mem::offset_of!(sh_segment, packed_bytes) - 64usize];
+    [
+        "Offset of field: sh_segment::packed_offset",
+    ][::core::mem::offset_of!(sh_segment, packed_offset) - 72usize];
+    [
+        "Offset of field: sh_segment::format",
+    ][::core::mem::offset_of!(sh_segment, format) - 80usize];
+    [
+        "Offset of field: sh_segment::reserved",
+    ][::core::mem::offset_of!(sh_segment, reserved) - 84usize];
+};
 #[repr(C)]
 #[derive(Debug)]
 pub struct sh_control {
@@ -477,14 +604,14 @@ pub type sh_host_free_fn = ::core::option::Option<
     ),
 >;
 ///The library maps host memory with small pages. The library asks for huge pages if the flag is not set.
-pub const SH_HOST_SMALL_PAGES: _bindgen_ty_5 = 1;
+pub const SH_HOST_SMALL_PAGES: _bindgen_ty_7 = 1;
 /**The memory of `host_alloc` is pinned for this device, each allocation by one registration. The library neither
 pins nor checks the memory.*/
-pub const SH_HOST_PINNED: _bindgen_ty_5 = 2;
-pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 ///The device may help others of its backend whose `helpers` are "auto".
-pub const SH_HELPS_OTHERS: _bindgen_ty_6 = 1;
-pub type _bindgen_ty_6 = ::core::ffi::c_uint;
+pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -716,21 +843,21 @@ const _: () = {
 };
 /**A block keeps its address for life, because the device maps memory by pages. Without this flag the address
 changes with the plan, but never while a view of the block is held.*/
-pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_7 = 1;
+pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_9 = 1;
 ///The calling thread may read and write device memory through its address.
-pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_7 = 2;
+pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_9 = 2;
 ///A simulation: it has a clock and sizes, but no contents.
-pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_7 = 4;
+pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_9 = 4;
 ///The device is a GPU.
-pub const SH_DEVICE_IS_GPU: _bindgen_ty_7 = 8;
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-pub const SH_DEVICE_KIND_NONE: _bindgen_ty_8 = 0;
-pub const SH_DEVICE_KIND_HOST: _bindgen_ty_8 = 1;
-pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_8 = 2;
-pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_8 = 10;
+pub const SH_DEVICE_IS_GPU: _bindgen_ty_9 = 8;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub const SH_DEVICE_KIND_NONE: _bindgen_ty_10 = 0;
+pub const SH_DEVICE_KIND_HOST: _bindgen_ty_10 = 1;
+pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_10 = 2;
+pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_10 = 10;
 /**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may use any other number of
 DLDeviceType.*/
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 ///Properties and abilities of a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -862,131 +989,6 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
-/**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
-detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_9 = 1;
-/**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
-therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_9 = 2;
-/**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
-which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
-read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_9 = 3;
-///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_9 = 4;
-/**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
-copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
-cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_9 = 5;
-///Sources of the bytes of a segment.
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
-pub const SH_FORMAT_BF16: _bindgen_ty_10 = 1;
-pub const SH_FORMAT_F16: _bindgen_ty_10 = 2;
-pub const SH_FORMAT_F32: _bindgen_ty_10 = 3;
-pub const SH_FORMAT_F8_E4M3: _bindgen_ty_10 = 4;
-pub const SH_FORMAT_F8_E5M2: _bindgen_ty_10 = 5;
-///Formats of floating-point weights. Since 0.2
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
-/**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
-call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
-worker threads, on several at once for different ranges. The function must not call the library.
-
-Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
-pub type sh_fill_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        buffer: *mut ::core::ffi::c_void,
-        offset: u64,
-        bytes: u64,
-        user_data: *mut ::core::ffi::c_void,
-    ) -> i32,
->;
-///A range of a block, and the source of its bytes.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_segment {
-    pub struct_size: u32,
-    ///SH_SOURCE_*
-    pub kind: u32,
-    ///Offset of the range in the block, in bytes.
-    pub offset: u64,
-    ///Length of the range. May be 0.
-    pub bytes: u64,
-    /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
-destroyed, and with a `format` until the registration has returned. The library writes to them if the block is
-SH_BLOCK_MUTABLE. The memory must then be writable.*/
-    pub pointer: *const ::core::ffi::c_void,
-    ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
-    pub file: i64,
-    ///FILE: offset of the bytes in the file.
-    pub file_offset: u64,
-    ///FILL: the callback.
-    pub fill: sh_fill_fn,
-    ///FILL: passed to `fill`.
-    pub user_data: *mut ::core::ffi::c_void,
-    /**POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
-at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
-
-The tensor crosses the link packed, and the device unpacks it, if the model does not fit and the backend can do
-so: see docs/concepts.md. Else the library's workers unpack it on the host.
-
-The bytes of a packed tensor must not change while the block is registered, not even in an update of the
-source: sh_source_replace() takes another tensor. A load fails with SH_ERROR_SOURCE if a checksum shows damage.
-The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
-and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
-0: the source is not packed.
-Since 0.2*/
-    pub packed_bytes: u64,
-    ///Offset of the segment in the contents of the packed tensor. Since 0.2
-    pub packed_offset: u64,
-    /**POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
-where it is. Since 0.2*/
-    pub format: u32,
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 88usize];
-    ["Alignment of sh_segment"][::core::mem::align_of::<sh_segment>() - 8usize];
-    [
-        "Offset of field: sh_segment::struct_size",
-    ][::core::mem::offset_of!(sh_segment, struct_size) - 0usize];
-    [
-        "Offset of field: sh_segment::kind",
-    ][::core::mem::offset_of!(sh_segment, kind) - 4usize];
-    [
-        "Offset of field: sh_segment::offset",
-    ][::core::mem::offset_of!(sh_segment, offset) - 8usize];
-    [
-        "Offset of field: sh_segment::bytes",
-    ][::core::mem::offset_of!(sh_segment, bytes) - 16usize];
-    [
-        "Offset of field: sh_segment::pointer",
-    ][::core::mem::offset_of!(sh_segment, pointer) - 24usize];
-    [
-        "Offset of field: sh_segment::file",
-    ][::core::mem::offset_of!(sh_segment, file) - 32usize];
-    [
-        "Offset of field: sh_segment::file_offset",
-    ][::core::mem::offset_of!(sh_segment, file_offset) - 40usize];
-    [
-        "Offset of field: sh_segment::fill",
-    ][::core::mem::offset_of!(sh_segment, fill) - 48usize];
-    [
-        "Offset of field: sh_segment::user_data",
-    ][::core::mem::offset_of!(sh_segment, user_data) - 56usize];
-    [
-        "Offset of field: sh_segment::packed_bytes",
-    ][::core::mem::offset_of!(sh_segment, packed_bytes) - 64usize];
-    [
-        "Offset of field: sh_segment::packed_offset",
-    ][::core::mem::offset_of!(sh_segment, packed_offset) - 72usize];
-    [
-        "Offset of field: sh_segment::format",
-    ][::core::mem::offset_of!(sh_segment, format) - 80usize];
-    [
-        "Offset of field: sh_segment::reserved",
-    ][::core::mem::offset_of!(sh_segment, reserved) - 84usize];
-};
 ///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
 pub const SH_CONTENTS_DEFAULT: _bindgen_ty_11 = 0;
 ///Host memory keeps them. They come back bit for bit.
@@ -1400,12 +1402,14 @@ pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
 /**The registration packs each segment that has a `format` into memory of the library, which is pinned if the
 system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
 caller may free the memory of these segments when the registration has returned SH_OK; other segments are
-read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
-more, if it ends within an element, or if the device does not unpack. sh_source_replace() takes new contents.
+read where they are. Unless the block is mutable, the library copies a segment as it is if packing saves less
+than 5 %, if it has 32 GiB or more, if it ends within an element, or if the device does not unpack.
+sh_source_replace() takes new contents.
 
-With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back or
-update on, the block is read there, plain, and the next plan frees the packed copies. sh_source_replace() packs
-again. Captures refuse the block, and those that share its pages, until it has been loaded plain. Since 0.2*/
+With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back,
+sh_invalidate_blocks(), or update without sh_source_replace() on, loads read the caller's memory, plain, and the
+next plan frees the packed copies. sh_source_replace() packs again. Captures return SH_ERROR_UNSUPPORTED for the
+block, and for those that share its pages, until it was written back or loaded plain. Since 0.2*/
 pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
 pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
@@ -2693,6 +2697,141 @@ Since 0.2*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
+    /**Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
+Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
+
+- `packed`: The packed tensor, at any alignment.
+
+- `packed_bytes`: The exact size of the packed tensor.
+
+- `offset`: Offset of the range in the contents, in bytes.
+
+- `bytes`: Length of the range. May be 0.
+
+- `out`: Gets `bytes` bytes. They are undefined after a failure.
+@retval SH_OK                     The range is in `out`.
+@retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
+@retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_unpack(
+        packed: *const ::core::ffi::c_void,
+        packed_bytes: u64,
+        offset: u64,
+        bytes: u64,
+        out: *mut ::core::ffi::c_void,
+    ) -> sh_status;
+    /**Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
+contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
+are released. Dirty contents of these blocks that are not written back yet are lost. The sources must already have
+the new bytes. A write-back that has begun goes on, so change the memory of a mutable block after sh_write_back(). To
+change bytes that the library may be reading, use sh_source_update_begin().
+
+Segments that SH_BLOCK_PACK has copied are loaded again from the library's copy, so that a change of the caller's
+memory has no effect. A mutable block is read from the caller's memory from then on.
+@retval SH_OK                 The blocks will be loaded again.
+@retval SH_ERROR_BACKEND      The driver failed.
+@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_invalidate_blocks(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Waits until no load, write-back, launch of a graph or sh_verify_block() uses the sources of these blocks, and
+prevents new loads. The caller may then change the bytes. From the beginning of the call until
+sh_source_update_end(), an acquire of such a block, or of a block that shares its pages, returns
+SH_ERROR_INVALID_STATE. Views may stay held. The library writes dirty contents back first, and the blocks cannot be
+marked dirty until the end of the update. Updates of one block do not nest. After a failure no update has begun.
+
+SH_BLOCK_PACK has copied segments to memory of the library, which only sh_source_replace() changes.
+@retval SH_OK                  The bytes may be changed.
+@retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
+that uses a block has been entered.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until these uses have ended.
+Since 0.1*/
+    pub fn sh_source_update_begin(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Gives a block other segments, after sh_source_update_begin() has returned and before sh_source_update_end(): other
+memory, another file, or new contents for SH_BLOCK_PACK. The address, size, flags and on_load of the block stay. The
+rules of sh_register_blocks() apply to the new segments. Segments with a `format` are packed with the bytes that they
+have during the call, and must not change meanwhile.
+
+The library neither reads nor writes the old segments after the return, and frees its own copies of them, which it
+has beside the new ones until then. There is one exception: a helper that has failed, and does not say so, may still
+read old memory. The library then keeps its own copies for good. Views that are held keep their contents. The next
+call that plans makes a new plan, if no view is held and no graph holds the plan. After a failure, nothing has
+changed.
+
+- `segments`: As in sh_block_desc. Copied.
+
+- `count`: Number of segments. 0: no byte of the block is defined from then on.
+@retval SH_OK                       The block has the new segments.
+@retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
+@retval SH_ERROR_INVALID_STATE      No update of the block has begun, or another thread has ended it meanwhile; a
+capture is under way; or a graph uses the block: destroy the graph first.
+@retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
+@retval SH_ERROR_BACKEND            The driver failed.
+@retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
+@blocks As sh_register_blocks().
+Since 0.2*/
+    pub fn sh_source_replace(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        segments: *const sh_segment,
+        count: u64,
+    ) -> sh_status;
+    /**Ends sh_source_update_begin() and invalidates the blocks. Changes of memory that SH_BLOCK_PACK has copied are ignored
+if other segments of the block were not copied.
+@retval SH_OK                  The update has ended.
+@retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or SH_BLOCK_PACK has copied all
+segments of a block that is not mutable, and sh_source_replace() was not called: the
+update of all blocks has ended, and the copies are as before. The text tells which.
+@retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
+these blocks. The contents stay dirty. The update has ended.
+@blocks While the library writes back dirty contents of blocks that share pages with these blocks.
+Since 0.1*/
+    pub fn sh_source_update_end(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Tells the library that the engine has changed the contents of a mutable block on the device, or will change them
+before it releases the view that it holds. The library writes the contents to the block's source before it uses the
+memory for another purpose, and after the work of all streams that used the block. The write-back may begin when the
+last view is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns.
+Each acquire after which the engine changes contents needs its own mark.
+@retval SH_OK                  The block is marked.
+@retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_mark_dirty(runtime: *mut sh_runtime, block: sh_block) -> sh_status;
+    /**Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
+are skipped.
+@retval SH_OK                  The sources have the contents.
+@retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
+written.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the contents are written.
+Since 0.1*/
+    pub fn sh_write_back(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Calls sh_write_back() for all blocks of the runtime.
+@retval SH_OK All sources have the contents. The errors are those of sh_write_back().
+@blocks Until the contents are written.
+Since 0.1*/
+    pub fn sh_write_back_all(runtime: *mut sh_runtime) -> sh_status;
     /**Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
 same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
 resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
@@ -2931,30 +3070,6 @@ Since 0.1*/
     pub fn sh_host_free(
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
-    ) -> sh_status;
-    /**Unpacks a range of the contents of a packed tensor (`stagehand pack`) on the calling thread, about 1 GB a second.
-Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
-
-- `packed`: The packed tensor, at any alignment.
-
-- `packed_bytes`: The exact size of the packed tensor.
-
-- `offset`: Offset of the range in the contents, in bytes.
-
-- `bytes`: Length of the range. May be 0.
-
-- `out`: Gets `bytes` bytes. They are undefined after a failure.
-@retval SH_OK                     The range is in `out`.
-@retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
-@retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
-@blocks Never.
-Since 0.2*/
-    pub fn sh_unpack(
-        packed: *const ::core::ffi::c_void,
-        packed_bytes: u64,
-        offset: u64,
-        bytes: u64,
-        out: *mut ::core::ffi::c_void,
     ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
 other allocations of the same tag, `contents`, flags and format. Larger allocations take whole pages.
@@ -3268,103 +3383,6 @@ Since 0.1*/
         block: sh_block,
         out_state: *mut sh_block_state,
     ) -> sh_status;
-    /**Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
-contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
-are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
-change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has copied
-are loaded as they were copied, but for mutable blocks.
-@retval SH_OK                 The blocks will be loaded again.
-@retval SH_ERROR_BACKEND      The driver failed.
-@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_invalidate_blocks(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
-An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
-sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
-marked dirty until the end of the update. Updates of one block do not nest. The copies of SH_BLOCK_PACK are changed
-by sh_source_replace().
-@retval SH_OK                  The bytes may be changed.
-@retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
-that uses a block has been entered.
-@retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Until the loads and the write-backs have ended.
-Since 0.1*/
-    pub fn sh_source_update_begin(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Gives a block other segments, between sh_source_update_begin() and sh_source_update_end(): other memory, another
-file, or new contents for SH_BLOCK_PACK, which packs the bytes that they have during the call. The address, size,
-flags and on_load of the block stay. The rules of sh_register_blocks() apply to the new segments. The library neither
-reads nor writes the old ones after the return, and frees its own copies of them, which it has beside the new ones
-until then. A new plan follows, as soon as no graph or view holds the old one. Nothing has changed after a failure.
-
-- `segments`: As in sh_block_desc. Copied.
-@retval SH_OK                       The block has the new segments.
-@retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
-@retval SH_ERROR_INVALID_STATE      No update of the block was begun, a capture is under way, or a graph uses the
-block: destroy the graph first.
-@retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
-@retval SH_ERROR_BACKEND            The driver failed.
-@retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
-@blocks As sh_register_blocks().
-Since 0.2*/
-    pub fn sh_source_replace(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        segments: *const sh_segment,
-        count: u64,
-    ) -> sh_status;
-    /**Ends sh_source_update_begin() and invalidates the blocks.
-@retval SH_OK                  The update has ended.
-@retval SH_ERROR_INVALID_STATE No update of a block was begun: nothing has ended. Or all of a block is copied, and
-sh_source_replace() was not called: the update has ended, with the copies as before.
-@retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
-these blocks. The contents stay dirty. The update has ended.
-@blocks While the library writes back dirty contents of blocks that share pages with these blocks.
-Since 0.1*/
-    pub fn sh_source_update_end(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Tells the library that the engine has changed the contents of a mutable block on the device, or will change them
-before it releases the view that it holds. The library writes the contents to the block's source before it uses the
-memory for another purpose, and after the work of all streams that used the block. The write-back may begin when the
-last view is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns.
-Each acquire after which the engine changes contents needs its own mark.
-@retval SH_OK                  The block is marked.
-@retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_mark_dirty(runtime: *mut sh_runtime, block: sh_block) -> sh_status;
-    /**Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
-are skipped.
-@retval SH_OK                  The sources have the contents.
-@retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
-written.
-@retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Until the contents are written.
-Since 0.1*/
-    pub fn sh_write_back(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Calls sh_write_back() for all blocks of the runtime.
-@retval SH_OK All sources have the contents. The errors are those of sh_write_back().
-@blocks Until the contents are written.
-Since 0.1*/
-    pub fn sh_write_back_all(runtime: *mut sh_runtime) -> sh_status;
     /**Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
 The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
 the first step, and again when the order changes, if this call is not made or `count` is 0. Blocks that do not occur
@@ -4060,18 +4078,23 @@ Since 0.1*/
         bytes: u64,
     ) -> sh_status;
     /**Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
-device, after the work that was queued on `stream` so far. Packed tensors are unpacked on the host for that, and
-their checksums compared. This call is for verification and for debugging: it brings all bytes back over the link.
-Bytes without a segment are not compared. The callback of SH_SOURCE_FILL is called on this thread.
+device. Packed tensors are unpacked on the host for that, and their checksums compared. This call is for verification
+and for debugging: it brings all bytes back over the link, and takes a few MiB of host memory. Bytes without a
+segment are not compared. The source of a segment that SH_BLOCK_PACK has copied is the library's copy.
 
-An update of the sources waits until the comparison has ended. The engine must not change the block meanwhile.
+The call holds a view of its own, also if the caller releases its view meanwhile. Until the call returns, the views
+of the block count as held for all other calls, but sh_unregister_blocks() and updates of the sources wait for it.
+The engine must not change the block meanwhile, nor its sources outside an update.
+
+- `stream`: The stream whose queued work is waited for, or SH_STREAM_HOST. It need not be that of the acquire.
 @retval SH_OK                  All bytes are equal.
-@retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the byte's offset in the block, and both
-values.
+@retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the offset of the first byte that differs,
+and both values.
 @retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
 @retval SH_ERROR_CALLBACK      The callback of a source failed.
-@retval SH_ERROR_INVALID_STATE The block is not held, was invalidated since, has changes that were not written back,
-or is being updated; a capture is under way, or the stream captures.
+@retval SH_ERROR_INVALID_STATE The block is not held, has changes that were not written back, or is being updated;
+the block, or one that shares its pages, was invalidated or not loaded whole; a
+capture is under way, or the stream captures.
 @retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
 contents.
 @retval SH_ERROR_BACKEND       The driver failed.
