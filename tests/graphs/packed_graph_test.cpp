@@ -185,7 +185,7 @@ TEST_F(PackedGraphs, refuse_packed_files) {
     kind_ = SH_SOURCE_FILE;
     for (const uint64_t compute_ns : kComputing) {
         SCOPED_TRACE(compute_ns);
-        for (int i = 0; i < 19 && compute_ns == 1; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kMiB + 3}});
+        for (int i = 0; i < 19 && compute_ns == 1; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kDeviceMiB + 3}});
         make_plan(compute_ns);
         step(runtime_);
         PackedStep captured(device_, *this);
@@ -202,7 +202,7 @@ TEST_F(PackedGraphs, refuse_packed_files) {
 // other ones, which may take more room on the device, and the graph finds its own where they were.
 TEST_F(PackedGraphs, let_other_blocks_get_other_segments) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kMiB + 3}});
+    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kDeviceMiB + 3}});
     make_plan(1);
     step(runtime_);
     const sh_stream stream = device_.stream();
@@ -249,7 +249,7 @@ TEST_F(PackedGraphs, let_other_blocks_get_other_segments) {
 // Small blocks share a unit. If one gets other segments, the others must be where a graph finds them after a resume.
 TEST_F(PackedGraphs, find_what_stays_beside_a_block_with_other_segments) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kMiB + 3}});
+    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kDeviceMiB + 3}});
     for (int i = 0; i < 5; i++) add_block(runtime_, 0, {{FloatFormat::bf16, 9'000}});
     make_plan(1);
     step(runtime_);
@@ -280,7 +280,7 @@ TEST_F(PackedGraphs, find_what_stays_beside_a_block_with_other_segments) {
 
 TEST_F(PackedGraphs, refuse_packed_blocks_that_may_become_plain) {
     std::vector<std::vector<uint8_t>> memory;
-    for (int i = 0; i < 19; i++) memory.push_back(weights(FloatFormat::bf16, kMiB + 3, static_cast<uint8_t>(i)));
+    for (int i = 0; i < 19; i++) memory.push_back(weights(FloatFormat::bf16, kDeviceMiB + 3, static_cast<uint8_t>(i)));
     for (std::vector<uint8_t>& bytes : memory) {
         sh_segment segment = SH_SEGMENT_INIT;
         segment.kind = SH_SOURCE_POINTER;
@@ -327,7 +327,7 @@ protected:
         least_ = transfer::Bond::least_bytes();
         transfer::Bond::set_least_bytes(64 << 10);
         DeviceSettings settings = PackedGraphs::settings("capture:1", "");
-        settings.budget_bytes = 256 * kMiB;
+        settings.budget_bytes = 256 * kDeviceMiB;
         helper_ = std::make_unique<TestDevice>(settings);
         PackedGraphs::SetUp();
     }

@@ -5,12 +5,6 @@
 #include "base/once_more.h"
 
 namespace stagehand::core {
-namespace {
-
-// Fewer bytes have been copied before the helpers' memory is there: 5 ms of a PCIe link.
-uint64_t worth_helpers() { return 128 * transfer::Bond::least_bytes(); }
-
-}  // namespace
 
 HelpedLane::HelpedLane(Device& device, transfer::Direction direction, bool brief)
     : device_(device),
@@ -19,16 +13,23 @@ HelpedLane::HelpedLane(Device& device, transfer::Direction direction, bool brief
       meter_(device.backend()),
       turns_(device, direction) {}
 
+// 5 ms of a PCIe link.
+bool HelpedLane::is_worth_helpers(uint64_t bytes) { return bytes >= 128 * transfer::Bond::least_bytes(); }
+
 Status HelpedLane::open() {
     if (lane_.is_open()) return Status();
     return device_.lanes().lend(direction_, &lane_);
 }
 
 void HelpedLane::gather(uint64_t bytes, const std::string& purpose) {
-    if (bytes < worth_helpers()) return;
-    const Status status = no_throw([&] { return helpers_.open(purpose); });
+    if (!is_worth_helpers(bytes)) return;
+    const Status status = no_throw([&] { return meet(purpose); });
     if (!status.ok()) log_line(SH_LOG_WARNING, "nobody helps %s: %s", device_.name().c_str(), status.text());
-    if (!status.ok() || !helpers_.any()) return;
+    if (status.ok()) take_helpers(bytes);
+}
+
+void HelpedLane::take_helpers(uint64_t bytes) {
+    if (!is_worth_helpers(bytes) || !helpers_.any()) return;
     bonded_.clear();
     come_after({}, 0);
     gathered_ = true;

@@ -31,8 +31,13 @@ public:
     // The device's own part. What else is queued there comes between the copies.
     sh_stream stream() const { return lane_.stream(); }
 
-    // Takes the helpers that the device's options name now, if so many bytes are worth it. The log tells of those that
-    // cannot help. The caller holds no runtime's mutex. `purpose`: for the log.
+    // Fewer bytes have been copied before the helpers' memory is there.
+    static bool is_worth_helpers(uint64_t bytes);
+    // meet() opens the helpers that the device's options name now. The caller holds no runtime's mutex. `purpose`: for
+    // the log. take_helpers() takes their memory, if so many bytes are worth it. The log tells of those that cannot
+    // help. gather() does both.
+    Status meet(const std::string& purpose) { return helpers_.open(purpose); }
+    void take_helpers(uint64_t bytes);
     void gather(uint64_t bytes, const std::string& purpose);
     // Lets the helpers go. See Helpers::rest().
     Status disband();

@@ -98,11 +98,12 @@ enum Hindrance : uint8_t {
     kArriving = 32,
 };
 
-// The state of the workers' part of a write-back. The device alone writes pinned sources.
+// The state of a write-back that the host has to see to. Else the device alone writes pinned sources.
 enum class Writing : uint8_t {
     none,
-    queued,  // the workers have not recorded `written_back` yet, and have to read the device's bytes
-    read,    // the workers still write the source
+    queued,   // the workers have not recorded `written_back` yet, and have to read the device's bytes
+    read,     // the workers still write the source
+    landing,  // helpers copy a part, and were not asked yet whether it is right
 };
 
 // What a unit's memory contains, and how that compares to the source. Only Contents and Changes write this state, each

@@ -12,24 +12,28 @@
 
 namespace stagehand::core {
 
-WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
-                     Changes& changes, StreamTable& streams, std::mutex& mutex, std::condition_variable& changed,
-                     sh_runtime_stats& stats, const std::string& runtime_name)
-    : device_(device),
-      staging_(staging),
-      link_(link),
+WriteBack::WriteBack(Device& device, Registry& registry, Changes& changes, StreamTable& streams, std::mutex& mutex,
+                     std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
+    : device_(device.backend()),
+      staging_(device.staging()),
+      link_(device.links().to_host),
       registry_(registry),
       changes_(changes),
       streams_(streams),
       mutex_(mutex),
       changed_(changed),
       stats_(stats),
-      runtime_name_(runtime_name) {}
-
-Status WriteBack::open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_host, &lane_); }
+      runtime_name_(runtime_name),
+      lane_(device) {}
 
 WriteBack::Store& WriteBack::take() {
-    Store& store = stores_.take([this](Store& made) { made.owner = this; });
+    Store& store = stores_.take([this](Store& made) {
+        made.owner = this;
+        landing_.reserve(stores_.all().size() + 1);
+    });
+    store.number = ++numbers_;
+    store.stuck = false;
+    store.helped = {};
     store.straight.clear();
     store.staged.extents.clear();
     store.staged.waits.clear();
@@ -43,7 +47,7 @@ Status WriteBack::begin(Unit& unit, Part part) {
     store.unit = registry_.index_of(unit);
     Status status;
     if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store); });
-    if (unit.writing() == Writing::none) {  // no workers have the write-back
+    if (unit.writing() == Writing::none) {  // neither workers nor helpers have the write-back
         changes_.end(unit, status.ok());
         stores_.give(store);
     }
@@ -57,19 +61,23 @@ Status WriteBack::issue(Unit& unit, Store& store) {
     const uint64_t bytes_before = stats_.bytes_to_host;
     collect(unit, store);
     transfer::Issued issued;
-    store.waited.clear(store.staged.waits.size());
-    Status status =
-        transfer::issue(device_, lane_.stream(), store.straight, store.staged.waits, &store.waited, &issued);
+    // Workers issue to the lane, too, and what they issue must not lie between the events of a copy that is timed.
+    const bool alone = store.staged.extents.empty() && !pending_;
+    Status status = lane_.issue(store.straight, store.staged.waits, alone, &store.helped, &issued);
     stats_.bytes_to_host += issued.bytes;
     for (const auto& extent : store.staged.extents) stats_.bytes_to_host += status.ok() ? extent.bytes : 0;
     // Also after a failure, because copies that were queued before it still read the unit and write its source.
     changes_.reads(unit, false);
-    if (Status recorded = device_.event_record(unit.written_back(), lane_.stream()); !recorded.ok()) {
+    if (Status recorded = lane_.record(unit.written_back()); !recorded.ok()) {
         if (status.ok()) status = recorded;
         // Without an event nobody could wait for the copies later.
-        (void)once_more([&] { return device_.stream_synchronize(lane_.stream()); }).ok();
+        (void)once_more([&] { return lane_.synchronize(); }).ok();
     }
-    SH_TRY(status);
+    if (!status.ok()) return status.within(registry_.name_of(unit) + " cannot be written back");
+    if (store.helped.any) {
+        changes_.lands(unit);
+        landing_.push_back(&store);
+    }
     stats_.write_backs++;
     link_.note_use(device_.now_ns());
     link_.weights_queued(stats_.bytes_to_host - bytes_before, 0);
@@ -136,15 +144,90 @@ void WriteBack::store_finished(void* context, transfer::StagedStore&, const Stat
     self.changes_.end(unit, status.ok());
     self.pending_--;
     self.stores_.give(store);
-    Status failure = status;
-    if (status.ok() && unit.dirty() && unit.held == 0)
-        failure = no_throw([&] { return self.begin(unit, Part::ring); });  // dirty again meanwhile
-    if (!failure.ok()) self.failure_ = no_throw([&] { return failure.within("a write-back failed"); });
+    self.write_again(unit, status);
     self.changed_.notify_all();
 }
 
+// A write-back of the unit has ended, and its bytes may be dirty again. After a failure, that waits for the next need.
+void WriteBack::write_again(Unit& unit, Status failure) {
+    if (failure.ok() && unit.dirty() && unit.held == 0)
+        failure = no_throw([&] { return begin(unit, Part::ring); });
+    if (!failure.ok()) failure_ = no_throw([&] { return failure.within("a write-back failed"); });
+}
+
+WriteBack::Store* WriteBack::landing_of(const Unit& unit) const {
+    for (Store* const store : landing_)
+        if (store->unit == registry_.index_of(unit)) return store;
+    return nullptr;
+}
+
+void WriteBack::look() {
+    uint64_t landed = 0;
+    for (const Store* const store : landing_) {
+        uint32_t done = 0;
+        if (!device_.event_query(registry_.unit(store->unit).written_back(), &done).ok() || !done) break;
+        landed = store->number;
+    }
+    bool again = false;
+    (void)land_until(landed, &again).ok();
+}
+
+Status WriteBack::land_until(uint64_t number, bool* out_again) {
+    const uint64_t repeats = repeats_;
+    size_t stuck = 0;
+    while (stuck < landing_.size() && landing_[stuck]->number <= number) {
+        const uint64_t landed = landing_[stuck]->number;
+        land(*landing_[stuck]);
+        stuck += stuck < landing_.size() && landing_[stuck]->number == landed;
+    }
+    *out_again = repeats_ != repeats;
+    return stuck ? is_stuck(registry_.unit(landing_.front()->unit)) : Status();
+}
+
+Status WriteBack::is_stuck(const Unit& unit) const {
+    return Status(SH_ERROR_BACKEND, registry_.name_of(unit) + " cannot be written back: a device that helped has "
+                                                              "failed, and may still write the source");
+}
+
+// The copies of the write-back have ended.
+void WriteBack::land(Store& store) {
+    Unit& unit = registry_.unit(store.unit);
+    const bool right = !store.stuck && lane_.is_right(store.helped);
+    if (!right) {
+        const Status ended = lane_.end_doubts();
+        if (!ended.ok()) {
+            if (!std::exchange(store.stuck, true))
+                failure_ = no_throw([&] { return ended.within("a write-back failed"); });
+            return;
+        }
+    }
+    repeats_ += !right;
+    std::erase(landing_, &store);
+    changes_.end(unit, right);
+    stores_.give(store);
+    write_again(unit, Status());
+    changed_.notify_all();
+}
+
+Status WriteBack::wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    const Store* const store = landing_of(unit);
+    if (!store) return Status(SH_ERROR_INTERNAL, "a write-back of helpers is not known");
+    const uint64_t number = store->number;
+    const sh_backend_event landed = unit.written_back();
+    SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(landed); }));
+    Store* const still = landing_of(unit);
+    if (!still || still->number != number) return Status();
+    land(*still);
+    return still->number == number && still->stuck ? is_stuck(unit) : Status();
+}
+
 Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    changed_.wait(lock, [&] { return unit.writing() == Writing::none; });
+    while (unit.writing() != Writing::none) {
+        if (unit.writing() == Writing::landing)
+            SH_TRY(wait_to_land(unit, lock));
+        else
+            changed_.wait(lock, [&] { return unit.writing() == Writing::none || unit.writing() == Writing::landing; });
+    }
     return take_failure();
 }
 
@@ -218,6 +301,16 @@ Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::
 
 void WriteBack::drain(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return pending_ == 0; });
+}
+
+Status WriteBack::finish(std::unique_lock<std::mutex>& lock) {
+    for (bool again = true; again;) {
+        drain(lock);
+        const uint64_t begun = numbers_;
+        SH_TRY(lane_.synchronize());
+        (void)land_until(begun, &again).ok();  // a helper that is stuck is done with the unit
+    }
+    return Status();
 }
 
 }  // namespace stagehand::core

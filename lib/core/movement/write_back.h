@@ -21,29 +21,36 @@
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
 #include "core/movement/load.h"
-#include "transfer/lane/lane.h"
-#include "transfer/route/issue.h"
+#include "core/movement/store_lane.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
 
-// The caller holds the runtime's mutex in all methods.
+// The caller holds the runtime's mutex in all methods that do not say otherwise.
 class WriteBack {
 public:
-    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
-              Changes& changes, StreamTable& streams, std::mutex& mutex, std::condition_variable& changed,
-              sh_runtime_stats& stats, const std::string& runtime_name);
+    WriteBack(Device& device, Registry& registry, Changes& changes, StreamTable& streams, std::mutex& mutex,
+              std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
 
-    Status open(transfer::Lanes& lanes);
-    sh_stream stream() const { return lane_.stream(); }  // of the write-back's copies
+    // The caller holds no runtime's mutex.
+    Status open() { return lane_.open(runtime_name_); }
+    sh_stream stream() const { return lane_.stream(); }  // of the copies of the device's own link
+    // Helpers copy a part of the write-backs from now on, if a step may change so many bytes that it is worth their
+    // memory. rest() lets them go. No write-back is under way in both.
+    Status take_helpers(uint64_t bytes) { return lane_.take_helpers(bytes); }
+    Status rest() { return lane_.rest(); }
+    uint64_t helped_bytes() const { return lane_.helped_bytes(); }
 
     using Part = Changes::Part;
     // Begins to write the dirty bytes of the unit's blocks that nobody holds: those in ring pages, or all. The bytes
-    // stay dirty after a failure. They also stay dirty while workers still write older bytes, because these would
-    // arrive after the new ones.
+    // stay dirty after a failure. They also stay dirty while workers or helpers still write older bytes, because these
+    // would arrive after the new ones.
     Status begin(Unit& unit, Part part);
-    // Waits until workers have no write-back of the unit. Returns the failure of a write-back. The mutex is given up
-    // meanwhile.
+    // Finds out which write-backs of helpers have come. Never waits, unless a helper has failed: what it had a part in
+    // is then written again.
+    void look();
+    // Waits until nothing but the device writes back the unit. Returns the failure of a write-back. The mutex is given
+    // up meanwhile.
     Status wait(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Writes the dirty bytes of these blocks and waits until their sources hold them. The mutex is given up meanwhile.
     // Blocks that are gone are skipped. Returns SH_ERROR_INVALID_STATE if a block is dirty and held.
@@ -59,7 +66,14 @@ public:
                        bool* out_waited);
     // Waits until no worker writes for this runtime.
     void drain(std::unique_lock<std::mutex>& lock);
-    Status synchronize() { return device_.stream_synchronize(lane_.stream()); }
+    // Waits on the host for the copies that were queued. Needs no mutex.
+    Status synchronize() { return lane_.synchronize(); }
+    uint64_t begun() const { return numbers_; }  // number of write-backs
+    // synchronize() has succeeded since so many write-backs were begun. `*out_again`: some are begun again, because a
+    // helper has failed. Returns an error if such a helper may still write a source.
+    Status land_until(uint64_t begun, bool* out_again);
+    // Waits until nothing that was begun reads or writes a unit. The mutex is given up only until workers have ended.
+    Status finish(std::unique_lock<std::mutex>& lock);
 
     bool has_failure() const { return !failure_.ok(); }
     // The failure of a write-back that nobody waited for. It is reported once.
@@ -70,8 +84,10 @@ private:
         WriteBack* owner = nullptr;
         uint32_t unit = 0;
         std::vector<transfer::Command> straight;
-        transfer::WaitSet waited;  // members are kept, so that a steady state allocates nothing
         transfer::StagedStore staged;
+        StoreLane::Trace helped;  // what helpers have of it
+        uint64_t number = 0;      // grows with each store
+        bool stuck = false;       // a helper may still write the source, although it has failed
     };
 
     static void store_read(void* context, transfer::StagedStore& staged);
@@ -80,6 +96,11 @@ private:
     Status issue(Unit& unit, Store& store);
     void collect(Unit& unit, Store& store);
     Status submit(Unit& unit, Store& store);
+    void write_again(Unit& unit, Status failure);
+    Store* landing_of(const Unit& unit) const;
+    Status wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock);
+    void land(Store& store);
+    Status is_stuck(const Unit& unit) const;
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
@@ -91,10 +112,12 @@ private:
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
     const std::string& runtime_name_;  // for the trace
-    transfer::Lane lane_;
-    uint32_t pending_ = 0;
+    StoreLane lane_;
+    uint32_t pending_ = 0;  // stores that workers have
     Status failure_;
     Recycled<Store> stores_;
+    std::vector<Store*> landing_;  // that helpers have a part in, in the order of their copies
+    uint64_t numbers_ = 0, repeats_ = 0;
 };
 
 }  // namespace stagehand::core

@@ -20,6 +20,7 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
+    parts_.write_back.look();  // pages that have been written back are free
     if (plan_.exists() && parts_.gate.is_open() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
 }
 

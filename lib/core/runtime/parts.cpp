@@ -18,8 +18,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
       loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,
              gate.mutex(), gate.changed(), stats, gate.name()),
-      write_back(device->backend(), device->staging(), device->links().to_host, registry, changes, streams,
-                 gate.mutex(), gate.changed(), stats, gate.name()),
+      write_back(*device, registry, changes, streams, gate.mutex(), gate.changed(), stats, gate.name()),
       unordered(registry, order, contents, changes, placement, loader, write_back, streams, stats),
       prefetcher(registry, ring, contents, order, loader),
       meter(device->backend()) {

@@ -113,7 +113,7 @@ Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
     SH_TRY(parts_.gate.note(flush_dirty(lock)));
     SH_TRY(parts_.gate.note(quiesce(lock)));
-    SH_TRY(parts_.gate.note(parts_.helpers.rest()));
+    SH_TRY(parts_.gate.note(rest_helpers()));
     away_.emptied = true;
     SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
     return parts_.gate.note(parts_.placement.clear());
@@ -122,6 +122,7 @@ Status PlanInForce::empty(Lock& lock) {
 Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
     SH_TRY(parts_.helpers.rest());
+    (void)parts_.write_back.rest().ok();  // a helper that may still write host memory keeps no device memory
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
     SH_TRY(parts_.placement.clear());
@@ -200,14 +201,31 @@ Status PlanInForce::quiesce(Lock& lock) {
     const Status loaded = parts_.loader.synchronize();
     if (loaded.ok()) parts_.loader.note_over();
     if (status.ok()) status = loaded;
-    parts_.write_back.drain(lock);
-    if (Status copied = parts_.write_back.synchronize(); status.ok()) status = copied;
+    if (Status written = parts_.write_back.finish(lock); status.ok()) status = written;
     for (Unit& unit : parts_.registry.units()) {
         Status failure;  // contents that failed are dropped, and loaded again when they are needed
         parts_.loader.settle(unit, &failure);
         if (!used) parts_.contents.forget_uses(unit);
     }
     return status;
+}
+
+// For a plan with these places, while nothing is under way.
+Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) {
+    if (!streams) return rest_helpers();
+    parts_.helpers.get_ready();
+    uint64_t pages = 0;  // that the engine may change, and that leave in each step
+    for (uint32_t i = 0; i < places.size(); i++) {
+        const auto blocks = parts_.registry.blocks_of(parts_.registry.unit(i));
+        if (std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.flags & SH_BLOCK_MUTABLE; }))
+            pages += places[i].ring_pages;
+    }
+    return parts_.write_back.take_helpers(pages * parts_.page_bytes());
+}
+
+Status PlanInForce::rest_helpers() {
+    const Status loads = parts_.helpers.rest(), back = parts_.write_back.rest();
+    return loads.ok() ? back : loads;
 }
 
 Status PlanInForce::flush_dirty(Lock& lock) {
@@ -329,10 +347,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         status = no_throw([&] {
             SH_TRY(flush_dirty(lock));
             SH_TRY(quiesce(lock));
-            if (result.bytes_per_step)
-                parts_.helpers.get_ready();
-            else
-                SH_TRY(parts_.helpers.rest());
+            SH_TRY(choose_helpers(result.places, result.bytes_per_step > 0));
             return put_into_force(result, lock);
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force

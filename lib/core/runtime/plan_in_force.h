@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include <stagehand/runtime.h>
@@ -98,6 +99,8 @@ private:
     BudgetRefusal refusal(const Planner::Limits& limits) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
+    Status choose_helpers(std::span<const Place> places, bool streams);
+    Status rest_helpers();
     Status flush_dirty(Lock& lock);
     Status put_into_force(const Planner::Result& result, Lock& lock);
     Planner::Limits limits() const;

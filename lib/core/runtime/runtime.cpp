@@ -46,7 +46,7 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
         runtime->parts_.unpack_memory.unpacker().set_bond(&runtime->parts_.helpers.bond());
     }
     SH_TRY(runtime->parts_.loader.open(runtime->device().lanes()));
-    SH_TRY(runtime->parts_.write_back.open(runtime->device().lanes()));
+    SH_TRY(runtime->parts_.write_back.open());
     runtime->parts_.device->arbiter().join(*runtime);
     runtime->parts_.device->pausables().join(*runtime);
     *out = std::move(runtime);
@@ -172,10 +172,16 @@ Status Runtime::synchronize(Lock& lock) {
     parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
     parts_.write_back.drain(lock);
     parts_.loader.helped().expect_all(parts_.loader.stream());
-    Status status = unlocked(lock, [&] {
-        const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
-        return loads.ok() ? back : loads;
-    });
+    Status status;
+    for (bool again = true; again && status.ok();) {
+        again = false;
+        const uint64_t begun = parts_.write_back.begun();
+        status = unlocked(lock, [&] {
+            const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
+            return loads.ok() ? back : loads;
+        });
+        if (status.ok()) status = parts_.write_back.land_until(begun, &again);
+    }
     for (Unit& unit : parts_.registry.units()) {
         Status failure;
         parts_.loader.settle(unit, &failure);

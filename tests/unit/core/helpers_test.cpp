@@ -3,54 +3,11 @@
 #include <atomic>
 #include <memory>
 
-#include "core/device/helpers.h"
-#include "engine.h"
-#include "transfer/bond/bond.h"
+#include "helpers_fixture.h"
 #include "unpacking_fixture.h"
 
 namespace stagehand::test {
 namespace {
-
-class HelpersTest : public testing::Test {
-protected:
-    void SetUp() override {
-        if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(256 << 10);
-    }
-    void TearDown() override {
-        if (least_) transfer::Bond::set_least_bytes(least_);
-    }
-
-    static constexpr uint64_t kBlock = (3 << 20) - 100;
-    // Links of so many GB/s, which plans are told.
-    static std::string options(uint64_t speed) {
-        return "capacity=512MiB;poison=1;bandwidth=" + std::to_string(speed) + "GB/s;latency=1us";
-    }
-    static DeviceSettings helped(const std::string& helpers, uint64_t speed = 2) {
-        return {.name = "host:0",
-                .options = options(speed),
-                .budget_bytes = 20 * kMiB,
-                .page_bytes = 64 << 10,
-                .link_bytes_per_second = speed * 1'000'000'000,
-                .helpers = helpers};
-    }
-    static DeviceSettings helper(const std::string& name, uint64_t speed = 2) {
-        return {.name = name,
-                .options = options(speed),
-                .budget_bytes = 256 * kMiB,
-                .page_bytes = 64 << 10,
-                .link_bytes_per_second = speed * 1'000'000'000,
-                .device_flags = SH_HELPS_OTHERS};
-    }
-    static std::vector<BlockSpec> blocks() { return equal_blocks(10, kBlock); }
-
-    static void run_steps(Model& model, int steps, sh_stream stream) {
-        for (int k = 0; k < steps; k++) SUCCEEDS(model.step(forward(model.size()), stream));
-    }
-
-    uint64_t least_ = 0;
-};
 
 // The part of the bytes that helpers brought.
 double helped_part(const Model& model) {
@@ -60,7 +17,7 @@ double helped_part(const Model& model) {
 
 TEST_F(HelpersTest, helpers_bring_their_share_and_every_byte_is_right) {
     TestDevice first(helper("host:1")), second(helper("host:2", 1));
-    TestDevice device(helped("host:1,host:2"));
+    TestDevice device(helped_by("host:1,host:2"));
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     const sh_stream stream = device.stream();
@@ -77,7 +34,7 @@ TEST_F(HelpersTest, helpers_bring_their_share_and_every_byte_is_right) {
 }
 
 TEST_F(HelpersTest, plans_count_with_the_helpers) {
-    TestDevice alone(helped(""));
+    TestDevice alone(helped_by(""));
     uint64_t slower = 0;
     {
         Model model(alone, blocks());
@@ -102,7 +59,7 @@ TEST_F(HelpersTest, auto_takes_the_open_devices_that_consent) {
     DeviceSettings settings = helper("host:2");
     settings.device_flags = 0;
     TestDevice other(settings);
-    TestDevice device(helped("auto"));
+    TestDevice device(helped_by("auto"));
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 2, device.stream());
@@ -113,7 +70,7 @@ TEST_F(HelpersTest, auto_takes_the_open_devices_that_consent) {
 
 TEST_F(HelpersTest, a_helper_that_streams_for_itself_is_left_alone) {
     TestDevice neighbour(helper("host:1"));
-    DeviceSettings settings = helped("host:1");
+    DeviceSettings settings = helped_by("host:1");
     TestDevice device(settings);
     sh_runtime_options some = SH_RUNTIME_OPTIONS_INIT;
     some.max_bytes = 16 * kMiB;  // the buffer fits beside it
@@ -139,7 +96,7 @@ TEST_F(HelpersTest, a_helper_without_memory_to_spare_is_left_out) {
     DeviceSettings settings = helper("host:1");
     settings.budget_bytes = 32 * kMiB;
     TestDevice neighbour(settings);
-    TestDevice device(helped("host:1"));
+    TestDevice device(helped_by("host:1"));
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 2, device.stream());
@@ -151,7 +108,7 @@ TEST_F(HelpersTest, a_helper_without_memory_to_spare_is_left_out) {
 
 TEST_F(HelpersTest, pieces_that_workers_read_come_over_all_links) {
     TestDevice neighbour(helper("host:1"));
-    DeviceSettings settings = helped("host:1");
+    DeviceSettings settings = helped_by("host:1");
     settings.options += ";staging_piece=4MiB";
     settings.staging_bytes = 64 * kMiB;
     TestDevice device(settings);
@@ -189,7 +146,7 @@ TEST_F(HelpersTest, on_load_sees_what_the_helper_brought) {
         sh_device* device = nullptr;
     } seen;
     TestDevice neighbour(helper("host:1"));
-    TestDevice device(helped("host:1"));
+    TestDevice device(helped_by("host:1"));
     seen.device = device.get();
     std::vector<BlockSpec> specs = blocks();
     specs[0].on_load = Seen::look;
@@ -209,7 +166,7 @@ TEST_F(HelpersTest, on_load_sees_what_the_helper_brought) {
 
 TEST_F(HelpersTest, a_pause_gives_the_buffers_back) {
     TestDevice neighbour(helper("host:1"));
-    TestDevice device(helped("host:1"));
+    TestDevice device(helped_by("host:1"));
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 1, device.stream());
@@ -229,7 +186,7 @@ TEST_F(HelpersTest, a_pause_gives_the_buffers_back) {
 
 TEST_F(HelpersTest, small_copies_take_the_own_link) {
     TestDevice neighbour(helper("host:1"));
-    TestDevice device(helped("host:1"));
+    TestDevice device(helped_by("host:1"));
     Model model(device, equal_blocks(240, 100 << 10));
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 2, device.stream());
@@ -239,7 +196,7 @@ TEST_F(HelpersTest, small_copies_take_the_own_link) {
 }
 
 TEST_F(HelpersTest, another_opening_does_not_change_the_helpers) {
-    TestDevice device(helped("host:1"));
+    TestDevice device(helped_by("host:1"));
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     sh_device* again = nullptr;
     options.helpers = "host:2";
@@ -256,7 +213,7 @@ TEST_F(HelpersTest, another_opening_does_not_change_the_helpers) {
 
 // Each is a helper of the other.
 TEST_F(HelpersTest, two_devices_help_each_other) {
-    DeviceSettings one = helped("host:1"), other = helped("host:0");
+    DeviceSettings one = helped_by("host:1"), other = helped_by("host:0");
     other.name = "host:1";
     one.budget_bytes = other.budget_bytes = 128 * kMiB;  // enough for a buffer
     sh_runtime_options some = SH_RUNTIME_OPTIONS_INIT;

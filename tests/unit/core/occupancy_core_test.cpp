@@ -7,13 +7,11 @@
 
 #include "core/device/device.h"
 #include "core/occupancy/occupancy.h"
-#include "engine.h"
+#include "occupancy_fixture.h"
 #include "plugins/backends.h"
 
 namespace stagehand::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t(1) << 20;
 
 class OccupancyCore : public testing::Test {
 protected:

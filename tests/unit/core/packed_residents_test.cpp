@@ -10,7 +10,7 @@ class PackedResidents : public UnpackingTest {
 protected:
     // Blocks of 2 MiB and a little, whose chunks lie across the borders of pages.
     void add_blocks(int count, uint32_t flags = SH_BLOCK_PIN) {
-        for (int i = 0; i < count; i++) add_block(runtime_, flags, {{FloatFormat::bf16, kMiB + 3}});
+        for (int i = 0; i < count; i++) add_block(runtime_, flags, {{FloatFormat::bf16, kDeviceMiB + 3}});
         set_schedule();
     }
     void steps(int count) {
@@ -23,8 +23,8 @@ TEST_F(PackedResidents, AModelThatFitsPackedNeedsNoCopies) {
     add_blocks(19);
     steps(2);
     const sh_plan_info now = plan();
-    EXPECT_LT(now.packed_resident_bytes, 28 * kMiB);
-    EXPECT_GT(now.packed_resident_bytes, 16 * kMiB);
+    EXPECT_LT(now.packed_resident_bytes, 28 * kDeviceMiB);
+    EXPECT_GT(now.packed_resident_bytes, 16 * kDeviceMiB);
     EXPECT_EQ(now.bytes_per_step, 0u);
     EXPECT_EQ(now.bound_bytes_per_step, 0u);
     const uint64_t before = brought();
@@ -38,14 +38,14 @@ TEST_F(PackedResidents, ALargerModelStreamsTheRest) {
     add_blocks(30);
     steps(2);
     const sh_plan_info now = plan();
-    EXPECT_GT(now.packed_resident_bytes, 16 * kMiB);
+    EXPECT_GT(now.packed_resident_bytes, 16 * kDeviceMiB);
     const uint64_t before = brought();
     steps(3);
     // 60 MiB take 42 MiB packed, and about 25 MiB of them stay. Of plain weights, 25 MiB would stay and 35 MiB take 24.
-    const double a_step = static_cast<double>(brought() - before) / 3 / static_cast<double>(kMiB);
+    const double a_step = static_cast<double>(brought() - before) / 3 / static_cast<double>(kDeviceMiB);
     EXPECT_LT(a_step, 21);
     EXPECT_GT(a_step, 8);
-    EXPECT_NEAR(a_step, 0.7 * static_cast<double>(now.bytes_per_step) / static_cast<double>(kMiB), 4);
+    EXPECT_NEAR(a_step, 0.7 * static_cast<double>(now.bytes_per_step) / static_cast<double>(kDeviceMiB), 4);
     EXPECT_GE(now.step_ns, now.bound_ns);
     EXPECT_LE(device_.memory().peak_bytes, kBudget);
 }
@@ -66,7 +66,7 @@ TEST_F(PackedResidents, StayWhateverTheirSource) {
 // SH_BLOCK_PACK packs plain weights when it registers them.
 TEST_F(PackedResidents, StayWhereTheLibraryHasPackedThem) {
     for (int i = 0; i < 19; i++) {
-        std::vector<uint8_t> contents = packed(FloatFormat::bf16, kMiB + 3).contents;
+        std::vector<uint8_t> contents = packed(FloatFormat::bf16, kDeviceMiB + 3).contents;
         sh_segment segment = SH_SEGMENT_INIT;
         segment.kind = SH_SOURCE_POINTER;
         segment.pointer = contents.data();
@@ -109,16 +109,16 @@ TEST_F(PackedResidents, ComeBackAfterAPauseAndOnAnotherBudget) {
         pause_and_resume();
         const uint64_t before = brought();
         steps(1);
-        EXPECT_GT(brought(), before + 20 * kMiB) << "all weights are brought again";
+        EXPECT_GT(brought(), before + 20 * kDeviceMiB) << "all weights are brought again";
         const uint64_t after = brought();
         steps(2);
         EXPECT_EQ(brought(), after);
     }
-    SUCCEEDS(sh_device_set_budget(device_.get(), 33 * kMiB));
+    SUCCEEDS(sh_device_set_budget(device_.get(), 33 * kDeviceMiB));
     SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
     steps(2);
     EXPECT_GT(plan().packed_resident_bytes, 0u);
-    EXPECT_LE(device_.memory().used_bytes, 33 * kMiB);
+    EXPECT_LE(device_.memory().used_bytes, 33 * kDeviceMiB);
 }
 
 TEST_F(PackedResidents, ProtectedBlocksComeFirst) {
@@ -127,7 +127,7 @@ TEST_F(PackedResidents, ProtectedBlocksComeFirst) {
     SUCCEEDS(sh_protect_blocks(runtime_, blocks_.data(), 4));
     SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
     steps(2);
-    EXPECT_GE(plan().resident_bytes, 8 * kMiB);
+    EXPECT_GE(plan().resident_bytes, 8 * kDeviceMiB);
     EXPECT_GT(plan().packed_resident_bytes, 0u);
     SUCCEEDS(sh_unprotect_blocks(runtime_, blocks_.data(), 4));
     SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));

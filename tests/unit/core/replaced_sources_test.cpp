@@ -14,7 +14,7 @@
 namespace stagehand::test {
 namespace {
 
-const uint64_t kElements = kMiB + 3;
+const uint64_t kElements = kDeviceMiB + 3;
 
 class ReplacedSources : public UnpackingTest {
 protected:
@@ -84,7 +84,7 @@ TEST_F(ReplacedSources, PackedBlocksGetNewContents) {
         steps(2);
         EXPECT_GT(plans(), before) << "the new weights may take other memory";
         EXPECT_GT(plan().packed_resident_bytes, 0u);
-        EXPECT_LT(brought_by(2), kMiB) << "they stay on the device, too";
+        EXPECT_LT(brought_by(2), kDeviceMiB) << "they stay on the device, too";
     }
     // Weights that cannot be packed, and others again.
     Memory random(truth_[3].size());
@@ -186,7 +186,7 @@ TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
     desc.flags = SH_BLOCK_PACK;
     sh_part_options options = SH_PART_OPTIONS_INIT;
     options.unit_bytes = 2;
-    options.largest_bytes = kMiB / 2;
+    options.largest_bytes = kDeviceMiB / 2;
     sh_part parts[8];
     for (sh_part& part : parts) sh_part_init(&part);
     uint64_t count = 0;

@@ -18,7 +18,7 @@ using codec::FloatFormat;
 
 inline constexpr uint64_t kLeast = 4 << 20;  // of the memory to unpack in
 // GPUs have larger pages, and the memory to unpack in must not be more than a quarter of the budget.
-inline const uint64_t kMiB = (1 << 20) * (on_host_backend() ? 1 : 2), kBudget = 36 * kMiB;
+inline const uint64_t kDeviceMiB = (1 << 20) * (on_host_backend() ? 1 : 2), kBudget = 36 * kDeviceMiB;
 
 struct PackedTensor {
     std::vector<uint8_t> contents, frame;
@@ -121,9 +121,9 @@ protected:
     // 54 MiB in blocks whose chunks lie across the borders of pages. One block has several formats.
     void add_model(sh_runtime* runtime, uint32_t flags = SH_BLOCK_PIN) {
         for (int i = 0; i < 8; i++)
-            add_block(runtime, flags, {{FloatFormat::bf16, 3 * kMiB + 7}, {FloatFormat::bf16, 1000}});
+            add_block(runtime, flags, {{FloatFormat::bf16, 3 * kDeviceMiB + 7}, {FloatFormat::bf16, 1000}});
         add_block(runtime, flags,
-                  {{FloatFormat::f32, kMiB}, {FloatFormat::f16, kMiB + 1}, {FloatFormat::f8_e5m2, 9999}});
+                  {{FloatFormat::f32, kDeviceMiB}, {FloatFormat::f16, kDeviceMiB + 1}, {FloatFormat::f8_e5m2, 9999}});
     }
     // Each use computes for so long.
     void set_schedule(uint64_t compute_ns = 1) {

@@ -8,7 +8,7 @@ namespace stagehand::test {
 namespace {
 
 TEST_F(UnpackingTest, TheLinkCarriesPackedBytes) {
-    for (int i = 0; i < 3; i++) add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, 9 * kMiB + 7}});
+    for (int i = 0; i < 3; i++) add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, 9 * kDeviceMiB + 7}});
     for (int i = 0; i < 3; i++) step(runtime_);
     EXPECT_GE(beside(runtime_), kLeast);
     EXPECT_LE(beside(runtime_), kBudget / 8);
@@ -24,11 +24,11 @@ TEST_F(UnpackingTest, TheLinkCarriesPackedBytes) {
 
 // Workers read files and unpinned memory into the staging buffers, as they are.
 TEST_F(UnpackingTest, TheLinkCarriesPackedBytesFromAnySource) {
-    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 7}, {FloatFormat::f8_e4m3, 9999}});
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kDeviceMiB + 7}, {FloatFormat::f8_e4m3, 9999}});
     kind_ = SH_SOURCE_FILE;
-    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 8}, {FloatFormat::f32, kMiB / 2}});
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kDeviceMiB + 8}, {FloatFormat::f32, kDeviceMiB / 2}});
     kind_ = SH_SOURCE_MAPPED;
-    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 9}});
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kDeviceMiB + 9}});
     for (int i = 0; i < 3; i++) step(runtime_);
     EXPECT_GE(beside(runtime_), kLeast);
     const sh_plan_info plan = this->plan();
@@ -84,9 +84,9 @@ TEST_F(UnpackingTest, DamageInAFileIsNamed) {
 }
 
 TEST_F(UnpackingTest, AModelThatFitsNeedsNoMemoryToUnpackIn) {
-    add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, 4 * kMiB}});
+    add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, 4 * kDeviceMiB}});
     for (int i = 0; i < 3; i++) step(runtime_);
-    EXPECT_EQ(device_.memory().used_bytes, 8 * kMiB);
+    EXPECT_EQ(device_.memory().used_bytes, 8 * kDeviceMiB);
 }
 
 TEST_F(UnpackingTest, ThePlanCountsPackedBytes) {

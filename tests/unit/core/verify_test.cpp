@@ -230,7 +230,7 @@ TEST_F(Verify, LetsABlockGoWhenItHasEnded) {
 
 // All of a model, some of it packed on the device.
 TEST_F(Verify, AgreesWithWhatWasUnpacked) {
-    for (int i = 0; i < 19; i++) add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kMiB + 3}});
+    for (int i = 0; i < 19; i++) add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
     set_schedule();
     for (int step = 0; step < 3; step++) {
         SUCCEEDS(sh_step_begin(runtime_));
