@@ -39,8 +39,8 @@ MixClock::MixClock(const Shape& shape, const Mix& mix)
 
 bool MixClock::run(std::span<const UnitPlan> units, uint32_t ring_pages) {
     if (!trace(units, ring_pages)) return false;
-    ends_.clear();
-    copied_ = now_ = cycle_ns_ = 0;
+    free_.clear();
+    copied_ = returned_ = now_ = cycle_ns_ = 0;
     for (uint32_t round = 0; round < most_rounds; round++) {
         std::ranges::fill(kind_ns_, 0.0);
         const double began = now_, before = cycle_ns_;
@@ -90,7 +90,7 @@ void MixClock::visit(size_t number) {
     const double began = now_;
     double length = 0, lead = 0, middle = 0;
     for (uint32_t k = 0; k < visit.steps; k++) {
-        const double step_began = now_, copied_before = copied_, length_before = length, lead_before = lead;
+        const double step_began = now_, copied_before = copied_, returned_before = returned_, length_before = length, lead_before = lead;
         step(trace, one_order_ ? first_[0] : k ? later_[number] : first_[number]);
         length = now_ - step_began;
         lead = copied_ - now_;
@@ -101,9 +101,10 @@ void MixClock::visit(size_t number) {
         if (!alike && k + 1 < most_steps) continue;
         if (!alike) length = (now_ - middle) / (most_steps - most_steps / 2);
         const double left = length * (visit.steps - k - 1);
-        for (double& end : ends_) end += left;
+        for (double& free : free_) free += left;
         now_ += left;
         if (copied_ != copied_before) copied_ += left;
+        if (returned_ != returned_before) returned_ += left;
         break;
     }
     kind_ns_[visit.kind] += now_ - began;
@@ -114,13 +115,15 @@ void MixClock::step(std::span<const Use> trace, const StepProgramme& programme) 
         const uint32_t begin = programme.first_copy[j], end = programme.first_copy[j + 1];
         for (uint32_t k = begin; k < end; k++) {
             const Copy& copy = programme.copies[k];
-            if (copy.fence_back && copy.fence_back <= ends_.size())
-                copied_ = std::max(copied_, ends_[ends_.size() - copy.fence_back]);
+            if (copy.fence_back && copy.fence_back <= free_.size())
+                copied_ = std::max(copied_, free_[free_.size() - copy.fence_back]);
             copied_ += copy.ns;
         }
         if (begin != end) now_ = std::max(now_, copied_);
         now_ += static_cast<double>(trace[j].compute_ns);
-        ends_.push_back(now_);
+        if (!programme.back_ns.empty() && programme.back_ns[j] > 0)
+            returned_ = std::max(returned_, now_) + programme.back_ns[j];
+        free_.push_back(std::max(now_, returned_));
     }
 }
 

@@ -42,8 +42,8 @@ private:
     uint64_t bytes_ = 0;
     double cycle_ns_ = 0;
     std::vector<double> kind_ns_;
-    std::vector<double> ends_;  // of all uses so far
-    double copied_ = 0, now_ = 0;
+    std::vector<double> free_;  // when the pages of all uses so far are free
+    double copied_ = 0, returned_ = 0, now_ = 0;
     uint32_t held_ = 1;
 };
 

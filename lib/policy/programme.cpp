@@ -63,7 +63,23 @@ bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, std::span<cons
         last_use_[u.unit] = use;
     }
     step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
+    list_write_backs(units, trace, step);
     return true;
+}
+
+// A unit is released when the uses have ended that are held along with its own.
+void ProgrammeTracer::list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace,
+                                       StepProgramme& step) const {
+    step.back_ns.clear();
+    if (!shape_->changes) return;
+    const size_t uses = trace.size(), later = (shape_->held - 1) % uses;
+    for (size_t j = 0; j < uses; j++) {
+        const uint32_t unit = trace[(j + uses - later) % uses].unit;
+        const UnitPlan& plan = units[unit];
+        const bool goes = shape_->problem->units[unit].changes && plan.streamed_pages;
+        step.back_ns.push_back(
+            goes ? shape_->back_ns(shape_->link_bytes_of_pages(unit, plan.resident_pages, plan.streamed_pages)) : 0);
+    }
 }
 
 bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step) {

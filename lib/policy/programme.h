@@ -14,12 +14,15 @@ namespace stagehand::policy {
 
 struct Copy {
     double ns = 0;
-    uint32_t fence_back = 0;  // the copy starts when the compute this many uses back has ended; 0: at once
+    // The copy starts when the compute this many uses back has ended, and all write-backs that began by then. 0: at once.
+    uint32_t fence_back = 0;
 };
 
 struct StepProgramme {
     std::vector<uint32_t> first_copy;  // use j makes copies [first_copy[j], first_copy[j + 1])
     std::vector<Copy> copies;
+    // For each use, how long the write-back takes that begins when its compute has ended. Empty if there are none.
+    std::vector<double> back_ns;
     uint64_t bytes = 0;
 };
 
@@ -44,6 +47,7 @@ private:
     bool trace_step(std::span<const UnitPlan> units, std::span<const Use> trace, uint64_t uses_before,
                     StepProgramme& step);
     void note_owners(std::span<const UnitPlan> units, uint32_t ring_pages);
+    void list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step) const;
     bool load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step);
 
     const Shape* shape_;

@@ -5,11 +5,12 @@
 
 namespace stagehand::policy {
 
-StepClock::StepClock(std::span<const Use> trace) : trace_(trace), ends_(2 * trace.size() + 1) {}
+StepClock::StepClock(std::span<const Use> trace) : trace_(trace), ends_(2 * trace.size() + 1), free_(ends_.size()) {}
 
 void StepClock::restart() {
-    std::fill(ends_.begin(), ends_.end(), 0.0);
-    copied_ = copied_before_ = before_ = mark_ = 0;
+    std::ranges::fill(ends_, 0.0);
+    std::ranges::fill(free_, 0.0);
+    copied_ = copied_before_ = returned_ = returned_before_ = before_ = mark_ = 0;
     repeats_ = false;
     asked_ = marked_ = 0;
 }
@@ -18,10 +19,13 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
     const size_t uses = trace_.size();
     before_ = end();
     copied_before_ = copied_;
+    returned_before_ = returned_;
     std::copy(ends_.begin() + static_cast<std::ptrdiff_t>(uses), ends_.end(), ends_.begin());
-    // Entry uses + 1 + j is the end of use j of this step. Fences reach back at most one step.
-    double* ends = ends_.data() + uses + 1;
+    std::copy(free_.begin() + static_cast<std::ptrdiff_t>(uses), free_.end(), free_.begin());
+    // Entry uses + 1 + j is that of use j of this step. Fences reach back at most one step.
+    double *ends = ends_.data() + uses + 1, *free = free_.data() + uses + 1;
     double copied = copied_;
+    double returned = returned_;
     double computed = before_;
     for (size_t j = 0; j < uses; j++) {
         uint32_t begin = programme.first_copy[j];
@@ -29,7 +33,7 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
         double first_start = 0;
         for (uint32_t k = begin; k < end; k++) {
             const Copy& copy = programme.copies[k];
-            if (copy.fence_back) copied = std::max(copied, ends[static_cast<std::ptrdiff_t>(j) - copy.fence_back]);
+            if (copy.fence_back) copied = std::max(copied, free[static_cast<std::ptrdiff_t>(j) - copy.fence_back]);
             if (k == begin) first_start = copied;
             copied += copy.ns;
         }
@@ -44,8 +48,12 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
         computed += static_cast<double>(trace_[j].compute_ns);
         if (times) times[j].compute_end = computed;
         ends[j] = computed;
+        if (!programme.back_ns.empty() && programme.back_ns[j] > 0)
+            returned = std::max(returned, computed) + programme.back_ns[j];
+        free[j] = std::max(computed, returned);
     }
     copied_ = copied;
+    returned_ = returned;
 }
 
 bool StepClock::repeats() {
@@ -54,8 +62,11 @@ bool StepClock::repeats() {
     const double shift = end() - before_;
     const double tolerance = 1e-10 * std::max(shift, 1.0);
     // The recurrence only adds and takes maxima, so times that are equal up to a shift have an equal future. A step
-    // without copies does not change copied_.
-    repeats_ = copied_ == copied_before_ || std::fabs(copied_ - copied_before_ - shift) <= tolerance;
+    // without copies does not change copied_, and one without write-backs does not change returned_.
+    const auto shifts = [&](double now, double then) {
+        return now == then || std::fabs(now - then - shift) <= tolerance;
+    };
+    repeats_ = shifts(copied_, copied_before_) && shifts(returned_, returned_before_);
     for (size_t j = uses; repeats_ && j-- > 0;) repeats_ = std::fabs(ends[uses + j] - ends[j] - shift) <= tolerance;
     asked_++;
     if ((asked_ & (asked_ - 1)) == 0 && !repeats_) {

@@ -1,6 +1,8 @@
 // The times of every copy and compute of a plan, by the recurrence
-//   f_j = max(f_{j-1}, end of the last use of each page that copy j overwrites) + time of copy j
+//   f_j = max(f_{j-1}, g of the last use of each page that copy j overwrites) + time of copy j
 //   e_i = max(e_{i-1}, f of the last copy for use i) + compute of use i
+//   b_i = max(b_{i-1}, e_i) + time of the write-back that begins after use i, or b_{i-1} without one
+//   g_i = max(e_i, b_i), when the pages of use i are free
 // It runs over several steps of the real trace, so that the seam between steps counts.
 #pragma once
 
@@ -56,10 +58,13 @@ public:
 
 private:
     std::span<const Use> trace_;
-    std::vector<double> ends_;  // compute ends of the step before and of this step
-    double copied_ = 0;         // end of the last copy
-    double copied_before_ = 0;  // the end of the last copy of the step before
-    double before_ = 0;         // end of the step before
+    std::vector<double> ends_;     // compute ends of the step before and of this step
+    std::vector<double> free_;     // when their pages are free
+    double copied_ = 0;            // end of the last copy
+    double copied_before_ = 0;     // the end of the last copy of the step before
+    double returned_ = 0;          // end of the last write-back
+    double returned_before_ = 0;   // the end of the last write-back of the step before
+    double before_ = 0;            // end of the step before
     bool repeats_ = false;
     uint32_t asked_ = 0;   // calls of repeats()
     uint32_t marked_ = 0;  // the number of calls when `mark_` was taken

@@ -59,6 +59,7 @@ Shape::Shape(const Problem& p)
         total_bytes += unit.bytes;
         total_link_time += unit.link_time();
         has_whole = has_whole || unit.whole;
+        changes = changes || (unit.changes && p.back_bytes_per_ns > 0);
         even = even && unit.gaps.empty() && unit.slowdown == 1;
     }
     // Holding more uses than a step has means holding every unit.

@@ -32,6 +32,11 @@ struct Shape {
                static_cast<double>(bytes) * problem->units[unit].slowdown / problem->link_bytes_per_ns;
     }
 
+    double back_ns(uint64_t bytes) const {
+        return static_cast<double>(problem->copy_latency_ns) +
+               static_cast<double>(bytes) / problem->back_bytes_per_ns;
+    }
+
     const Problem* problem;
     uint32_t held;                        // max_held, at least 1
     std::vector<uint32_t> pages;          // for each unit; 0 for units that the trace leaves out
@@ -42,6 +47,7 @@ struct Shape {
     double total_link_time = 0;  // Unit::link_time()
     double compute_ns = 0;       // of a step
     bool each_once = true;       // no unit with pages is used twice in a step
+    bool changes = false;        // write-backs of some unit in `order` take time
     bool has_whole = false;      // some unit in `order` is whole
     bool even = true;            // all bytes of the units in `order` are copied, at the speed of the link
 };

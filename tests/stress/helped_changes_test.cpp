@@ -49,12 +49,14 @@ protected:
         });
     }
 
-    // Three steps in which the engine changes all blocks, and their write-back. Ends at the first failure.
-    static sh_status change_thrice(Model& model, TestDevice& device, sh_stream stream) {
-        for (uint64_t step = 1; step <= 3; step++)
-            for (size_t i = 0; i < kBlocks; i++)
-                if (const sh_status status = change(model, i, step, i % 2 ? stream : SH_STREAM_HOST); status != SH_OK)
-                    return status;
+    // Steps in which the engine changes all blocks, each twice in a row, and their write-back. Ends at the first failure.
+    static sh_status change_all(Model& model, TestDevice& device, sh_stream stream, uint64_t steps) {
+        for (uint64_t step = 0; step < steps; step++)
+            for (size_t k = 0; k < 2 * kBlocks; k++) {
+                const size_t i = k / 2;
+                const sh_status status = change(model, i, 2 * step + k % 2 + 1, i % 2 ? stream : SH_STREAM_HOST);
+                if (status != SH_OK) return status;
+            }
         EXPECT_EQ(attempt([&] { return sh_stream_synchronize(device.get(), stream); }), SH_OK) << why();
         return attempt([&] { return sh_write_back(model.runtime(), model.ids().data(), kBlocks); });
     }
@@ -63,8 +65,9 @@ protected:
     template <bool kStuck>
     static void run(const std::string& device_plan, const std::string& helper_plan, bool, Result* out) {
         Pair pair;
-        // The helper is slow, so that it may be at work when the engine changes a block again.
-        if (!pair.open_both(7 * kMiB, device_plan, helper_plan + (kStuck ? ";bandwidth=50MB/s" : ""))) {
+        // The copies of the helper begin late, so that it may be at work when the engine changes a block again. After one
+        // step its speed is known, and it is not asked any more.
+        if (!pair.open_both(7 * kMiB, device_plan, helper_plan + (kStuck ? ";jitter_us=10000;jitter_seed=3" : ""))) {
             out->failures = 1;
             return;
         }
@@ -82,7 +85,7 @@ protected:
         EXPECT_EQ(attempt([&] { return model->schedule(forward(kBlocks)); }), SH_OK) << why();
         EXPECT_EQ(attempt([&] { return sh_stream_create(pair.device->get(), &stream); }), SH_OK) << why();
         write_backs_failed_ = false;
-        const sh_status written = change_thrice(*model, *pair.device, stream);
+        const sh_status written = change_all(*model, *pair.device, stream, kStuck ? 1 : 2);
         host::wait_for_all_work();  // of a helper that nobody can wait for
         out->helped = model->stats().helped_bytes;
         out->failures = failures();
@@ -115,6 +118,27 @@ TEST_F(HelpedChangeFaults, the_helper_is_lost_from_one_call_on) {
 TEST_F(HelpedChangeFaults, nothing_is_known_of_the_helper_from_one_call_on) { every_call(run<true>, "0", true, 2); }
 TEST_F(HelpedChangeFaults, the_helper_goes_in_a_copy) { every_copy(run<false>, "copy_to_host"); }
 TEST_F(HelpedChangeFaults, one_call_of_the_device_fails) { every_call(run<false>, "1", false, 5); }
+
+// A helper that had nothing to do leaves no doubt, whatever its driver says.
+TEST_F(HelpedChangeFaults, a_helper_fails_when_it_has_nothing_to_do) {
+    Pair pair;
+    ASSERT_TRUE(pair.open_both(7 * kMiB, "", "jitter_us=1"));
+    Model model(*pair.device, equal_blocks(kBlocks, 5 * kMiB / 2, Origin::pinned, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(kBlocks)));
+    const sh_stream stream = pair.device->stream();
+    ASSERT_EQ(change_all(model, *pair.device, stream, 2), SH_OK) << why();
+    EXPECT_GT(model.stats().helped_bytes, 0u);
+    const sh_fault_plan nothing_works = {sizeof nothing_works, SH_ERROR_BACKEND, nullptr, 1, 0};
+    EXPECT_EQ(control<decltype(sh_fault_arm)>("sh_fault_arm")(&nothing_works), SH_OK);
+    // Loads were helped, too, and one call tells of them.
+    EXPECT_EQ(attempt([&] { return sh_trim(model.runtime(), 0, nullptr); }), SH_OK) << why();
+    EXPECT_EQ(pair.device->memory().used_bytes, 0u);
+    for (size_t i = 0; i < kBlocks; i++)
+        ASSERT_EQ(attempt([&] { return change(model, i, 9, stream); }), SH_OK) << why();
+    EXPECT_EQ(attempt([&] { return sh_write_back(model.runtime(), model.ids().data(), kBlocks); }), SH_OK) << why();
+    for (size_t i = 0; i < kBlocks; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
+    control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
+}
 
 }  // namespace
 }  // namespace stagehand::test

@@ -1,6 +1,7 @@
 // HelpedLane: a lane of a device, and the helpers whose links make a part of its copies.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@
 
 namespace stagehand::core {
 
-// Without helpers it is a lane like any other. One caller at a time.
+// Without helpers it is a lane like any other. One caller at a time, except in the methods that wait.
 class HelpedLane {
 public:
     // `brief`: helpers' memory is taken for the time of one call.
@@ -62,8 +63,9 @@ public:
     bool helped() const { return gathered_; }
     // Whether a helper has failed since this was asked. What failed with it is worth another attempt, by the others.
     bool has_lost_helper();
-    // Waits on the host for all copies, except those of helpers that have failed.
+    // Waits on the host for all copies, except those of helpers that have failed. settle(): for those of helpers alone.
     Status synchronize();
+    Status settle() { return helped() ? helpers_.bond().settle() : Status(); }
     // Whether such a helper may still write host memory, until end_doubt() has succeeded.
     bool host_is_doubtful() const { return helped() && helpers_.bond().host_is_doubtful(); }
     Status end_doubt() { return helped() ? helpers_.bond().end_doubt() : Status(); }
@@ -71,6 +73,8 @@ public:
     Status end_reads() { return helped() ? helpers_.bond().end_reads() : Status(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
+    // Of the helpers that the lane has, in bytes per nanosecond.
+    double helpers_speed() { return helped() ? helpers_.speed() : 0; }
 
 private:
     LinkArbiter& link() { return device_.links().of(direction_); }
@@ -84,7 +88,7 @@ private:
     transfer::WaitSet waited_;             // by the lane: all of them
     transfer::CopyMeter meter_;            // never runs, because the bond times the copies
     PackedTurns turns_;
-    bool gathered_ = false;
+    std::atomic<bool> gathered_ = false;
     size_t lost_ = 0;  // helpers, as has_lost_helper() has told
 };
 

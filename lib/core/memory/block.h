@@ -148,6 +148,8 @@ private:
     bool unseen_ = false;
     sh_stream waits_ = SH_STREAM_HOST;  // a stream that waits for `load_`
     bool landing_ = false;
+    uint8_t changed_steps_ = 0;  // bit k: it was changed k steps before `changed_in_`
+    uint32_t changed_in_ = 0;    // the last step in which it was changed, as Changes counts
     Writing writing_ = Writing::none;
     uint32_t updates_ = 0;       // blocks whose sources are being changed
     uint32_t dirty_blocks_ = 0;  // blocks that are dirty in ring pages

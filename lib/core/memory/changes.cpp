@@ -1,6 +1,8 @@
 #include "core/memory/changes.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace stagehand::core {
 
@@ -11,6 +13,14 @@ Changes::~Changes() {
 void Changes::mark(Block& block) {
     Unit& unit = registry_.unit(block.unit);
     set_dirty(unit, block, !unit.own.empty(), unit.ring_pages > 0);
+    any_ = true;
+    const uint32_t since = step_ - std::exchange(unit.changed_in_, step_);
+    unit.changed_steps_ = static_cast<uint8_t>((since < 8 ? unit.changed_steps_ << since : 0) | 1);
+}
+
+bool Changes::recur(const Unit& unit) const {
+    const uint32_t since = step_ - unit.changed_in_;
+    return since < 8 && std::popcount(static_cast<uint8_t>(unit.changed_steps_ << since)) > 1;
 }
 
 void Changes::forget(Block& block) {

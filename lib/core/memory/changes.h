@@ -26,6 +26,11 @@ public:
     void begin_update(Block& block);
     void end_update(Block& block);
 
+    void step_ends() { step_++; }
+    bool any() const { return any_; }  // so far
+    // The engine has changed the unit in two of the last eight steps, so that it will again.
+    bool recur(const Unit& unit) const;
+
     enum class Part { ring, all };
     bool is_dirty(const Unit& unit, Part part = Part::all) const;
     // Some bytes of the unit are dirty or on their way.
@@ -59,6 +64,8 @@ private:
     BackendDevice& device_;
     Registry& registry_;
     EventPool& events_;
+    bool any_ = false;
+    uint32_t step_ = 0;
 };
 
 }  // namespace stagehand::core

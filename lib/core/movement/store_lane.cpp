@@ -1,6 +1,7 @@
 #include "core/movement/store_lane.h"
 
 #include "base/log.h"
+#include "base/no_throw.h"
 
 namespace stagehand::core {
 namespace {
@@ -22,23 +23,24 @@ Status StoreLane::take_helpers(uint64_t bytes) {
 }
 
 Status StoreLane::issue(std::span<const transfer::Command> commands, std::span<const sh_backend_event> waits,
-                        bool may_help, Trace* trace, transfer::Issued* out) {
-    SH_TRY(end_doubts());
+                        bool may_help, Trace* trace, transfer::Issued* out, bool* out_lost) {
     *trace = {false, lane_.distrusted()};
+    *out_lost = false;
     uint64_t bytes = 0;
     for (const transfer::Command& command : commands) bytes += command.bytes;
     if (!may_help || !lane_.helped() || bytes < worth_asking()) return issue_alone(commands, waits, out);
     const uint64_t helped = lane_.helped_bytes();
     const Status status = issue_helped(commands, waits, out);
     trace->any = lane_.helped_bytes() != helped;
-    if (status.ok()) return status;
-    broken_off_ = true;
-    if (!lane_.has_lost_helper()) return status;
-    // Nobody knows what the lost helper has copied.
-    SH_TRY(end_doubts());
-    *trace = {false, lane_.distrusted()};
-    *out = {};
-    return issue_alone(commands, waits, out);
+    broken_off_ = broken_off_ || !status.ok();
+    *out_lost = !status.ok() && lane_.has_lost_helper();
+    return status;
+}
+
+Status StoreLane::record(sh_backend_event event) {
+    const Status status = lane_.record(event);
+    broken_off_ = broken_off_ || (!status.ok() && lane_.helped());
+    return status;
 }
 
 Status StoreLane::issue_alone(std::span<const transfer::Command> commands, std::span<const sh_backend_event> waits,
@@ -63,21 +65,25 @@ Status StoreLane::issue_helped(std::span<const transfer::Command> commands, std:
 }
 
 bool StoreLane::is_right(const Trace& trace) {
-    const Status checked = lane_.check();
+    const Status checked = no_throw([&] { return lane_.check(); });
     if (lane_.distrusted() == trace.distrusted) return true;
     log_line(SH_LOG_WARNING, "a write-back is copied again, because a device that helps has failed%s%s",
              checked.ok() ? "" : ": ", checked.ok() ? "" : checked.text());
     return false;
 }
 
-Status StoreLane::end_doubts() {
-    const size_t distrusted = lane_.distrusted();
-    if (!broken_off_ && distrusted == settled_) return Status();
-    SH_TRY(lane_.synchronize());
-    SH_TRY(lane_.end_doubt());
+bool StoreLane::in_doubt() const {
+    return broken_off_ || lane_.distrusted() != settled_ || lane_.host_is_doubtful();
+}
+
+Status StoreLane::settle() {
+    SH_TRY(lane_.settle());
+    return lane_.end_doubt();
+}
+
+void StoreLane::note_settled(const Doubt& before) {
     broken_off_ = false;
-    settled_ = distrusted;
-    return Status();
+    settled_ = before.distrusted;
 }
 
 }  // namespace stagehand::core

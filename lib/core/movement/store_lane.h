@@ -14,7 +14,7 @@ namespace stagehand::core {
 
 // A helper's failure is none of the device's, so the event of a copy comes all the same. The bytes are right if the
 // helper works after that. Until somebody has asked, the changed bytes must stay on the device. The caller holds the
-// runtime's mutex in all methods.
+// runtime's mutex in all methods that do not say otherwise.
 class StoreLane {
 public:
     // What helpers have of a write-back.
@@ -32,19 +32,27 @@ public:
     Status take_helpers(uint64_t bytes);
     Status rest() { return lane_.disband(); }
     uint64_t helped_bytes() const { return lane_.helped_bytes(); }
+    double helpers_speed() { return lane_.helpers_speed(); }
 
     // Queues the commands: one that only waits, and copies to the host. `may_help`: helpers may copy a part. They do if
-    // there are many bytes. After a failure, nothing of helpers is under way once end_doubts() has succeeded.
+    // there are many bytes. Not while in_doubt(). After a failure, copies of helpers may be under way: in_doubt() tells.
+    // `*out_lost`: the failure is that of a helper, so that the own link can write all.
     Status issue(std::span<const transfer::Command> commands, std::span<const sh_backend_event> waits, bool may_help,
-                 Trace* trace, transfer::Issued* out);
+                 Trace* trace, transfer::Issued* out, bool* out_lost);
     // Records the event after all that was queued.
-    Status record(sh_backend_event event) { return lane_.record(event); }
+    Status record(sh_backend_event event);
     // To be asked after the event of the copies has come.
     bool is_right(const Trace& trace);
-    // What helpers that have failed had queued writes host memory no more after this. Waits for that. To be called
-    // before a source is written again.
-    Status end_doubts();
-    Status synchronize() { return lane_.synchronize(); }
+    // Copies of helpers that have failed, or that a failure has broken off, may still write host memory. Nothing else may
+    // write there before this has ended. To end it: settle(), which waits and needs no mutex, and then note_settled().
+    bool in_doubt() const;
+    struct Doubt {
+        size_t distrusted = 0;
+    };
+    Doubt doubt() const { return {lane_.distrusted()}; }
+    Status settle();
+    void note_settled(const Doubt& before);
+    Status synchronize() { return lane_.synchronize(); }  // needs no mutex
 
 private:
     Status issue_helped(std::span<const transfer::Command> commands, std::span<const sh_backend_event> waits,

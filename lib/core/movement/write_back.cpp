@@ -32,7 +32,7 @@ WriteBack::Store& WriteBack::take() {
         landing_.reserve(stores_.all().size() + 1);
     });
     store.number = ++numbers_;
-    store.stuck = false;
+    store.wrong = false;
     store.helped = {};
     store.straight.clear();
     store.staged.extents.clear();
@@ -41,20 +41,24 @@ WriteBack::Store& WriteBack::take() {
 }
 
 Status WriteBack::begin(Unit& unit, Part part) {
-    if (unit.writing() != Writing::none || !changes_.is_dirty(unit, part)) return Status();
+    if (unit.writing() != Writing::none || !changes_.is_dirty(unit, part) || lane_.in_doubt()) return Status();
     SH_TRY(changes_.take_event(unit));
     Store& store = take();
     store.unit = registry_.index_of(unit);
     Status status;
-    if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store); });
+    bool lost = false;
+    if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store, &lost); });
     if (unit.writing() == Writing::none) {  // neither workers nor helpers have the write-back
         changes_.end(unit, status.ok());
         stores_.give(store);
     }
-    return status;
+    if (!lost) return status;
+    log_line(SH_LOG_WARNING, "a write-back is begun again later: %s", status.text());
+    return Status();
 }
 
-Status WriteBack::issue(Unit& unit, Store& store) {
+// `*out_lost`: the failure is that of a helper, and the own link can write all once that helper has ended.
+Status WriteBack::issue(Unit& unit, Store& store, bool* out_lost) {
     SH_TRY(streams_.append_events(unit.used_streams(), &store.staged.waits));
     for (const UnitUse& use : unit.uses()) store.staged.waits.push_back(use.event);
     if (unit.load() && unit.load()->issued) store.staged.waits.push_back(unit.load()->done);
@@ -63,7 +67,7 @@ Status WriteBack::issue(Unit& unit, Store& store) {
     transfer::Issued issued;
     // Workers issue to the lane, too, and what they issue must not lie between the events of a copy that is timed.
     const bool alone = store.staged.extents.empty() && !pending_;
-    Status status = lane_.issue(store.straight, store.staged.waits, alone, &store.helped, &issued);
+    Status status = lane_.issue(store.straight, store.staged.waits, alone, &store.helped, &issued, out_lost);
     stats_.bytes_to_host += issued.bytes;
     for (const auto& extent : store.staged.extents) stats_.bytes_to_host += status.ok() ? extent.bytes : 0;
     // Also after a failure, because copies that were queued before it still read the unit and write its source.
@@ -162,53 +166,53 @@ WriteBack::Store* WriteBack::landing_of(const Unit& unit) const {
 }
 
 void WriteBack::look() {
-    uint64_t landed = 0;
-    for (const Store* const store : landing_) {
+    while (!landing_.empty()) {
         uint32_t done = 0;
-        if (!device_.event_query(registry_.unit(store->unit).written_back(), &done).ok() || !done) break;
-        landed = store->number;
+        const Unit& unit = registry_.unit(landing_.front()->unit);
+        if (!device_.event_query(unit.written_back(), &done).ok() || !done) return;
+        if (!land(*landing_.front())) return;
     }
-    bool again = false;
-    (void)land_until(landed, &again).ok();
 }
 
-Status WriteBack::land_until(uint64_t number, bool* out_again) {
-    const uint64_t repeats = repeats_;
-    size_t stuck = 0;
-    while (stuck < landing_.size() && landing_[stuck]->number <= number) {
-        const uint64_t landed = landing_[stuck]->number;
-        land(*landing_[stuck]);
-        stuck += stuck < landing_.size() && landing_[stuck]->number == landed;
-    }
-    *out_again = repeats_ != repeats;
-    return stuck ? is_stuck(registry_.unit(landing_.front()->unit)) : Status();
-}
-
-Status WriteBack::is_stuck(const Unit& unit) const {
-    return Status(SH_ERROR_BACKEND, registry_.name_of(unit) + " cannot be written back: a device that helped has "
-                                                              "failed, and may still write the source");
-}
-
-// The copies of the write-back have ended.
-void WriteBack::land(Store& store) {
+// The copies of the write-back have ended. Returns false if it stays, because a helper has failed and may still write
+// the source.
+bool WriteBack::land(Store& store) {
+    store.wrong = store.wrong || !lane_.is_right(store.helped);
+    if (store.wrong && lane_.in_doubt()) return false;
     Unit& unit = registry_.unit(store.unit);
-    const bool right = !store.stuck && lane_.is_right(store.helped);
-    if (!right) {
-        const Status ended = lane_.end_doubts();
-        if (!ended.ok()) {
-            if (!std::exchange(store.stuck, true))
-                failure_ = no_throw([&] { return ended.within("a write-back failed"); });
-            return;
-        }
-    }
-    repeats_ += !right;
     std::erase(landing_, &store);
-    changes_.end(unit, right);
+    changes_.end(unit, !store.wrong);
     stores_.give(store);
     write_again(unit, Status());
     changed_.notify_all();
+    return true;
 }
 
+Status WriteBack::land_until(uint64_t number, std::unique_lock<std::mutex>& lock, bool* out_again) {
+    const uint64_t begun = numbers_;
+    *out_again = false;
+    while (!landing_.empty() && landing_.front()->number <= number)
+        if (!land(*landing_.front())) SH_TRY(end_doubts(lock));
+    *out_again = numbers_ != begun;
+    return Status();
+}
+
+// Waits until what failed helpers had queued writes no source any more.
+Status WriteBack::end_doubts(std::unique_lock<std::mutex>& lock) {
+    while (lane_.in_doubt()) {
+        const StoreLane::Doubt doubt = lane_.doubt();
+        const Status settled = unlocked(lock, [&] { return lane_.settle(); });
+        if (!settled.ok()) return settled.within("changes cannot be written back");
+        lane_.note_settled(doubt);
+    }
+    return Status();
+}
+
+Status WriteBack::begin_or_wait(Unit& unit, Part part, std::unique_lock<std::mutex>& lock) {
+    return lane_.in_doubt() ? end_doubts(lock) : begin(unit, part);
+}
+
+// Waits until helpers have no part of the unit's write-back, or something has changed.
 Status WriteBack::wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock) {
     const Store* const store = landing_of(unit);
     if (!store) return Status(SH_ERROR_INTERNAL, "a write-back of helpers is not known");
@@ -216,9 +220,7 @@ Status WriteBack::wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock) {
     const sh_backend_event landed = unit.written_back();
     SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(landed); }));
     Store* const still = landing_of(unit);
-    if (!still || still->number != number) return Status();
-    land(*still);
-    return still->number == number && still->stuck ? is_stuck(unit) : Status();
+    return still && still->number == number && !land(*still) ? end_doubts(lock) : Status();
 }
 
 Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
@@ -232,7 +234,8 @@ Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
 }
 
 bool WriteBack::is_flushed(Unit& unit, const Block& block) {
-    return !block.dirty() && !block.written() && changes_.has_landed(unit);
+    const bool doubtful = (block.flags & SH_BLOCK_MUTABLE) && lane_.in_doubt();
+    return !block.dirty() && !block.written() && !doubtful && changes_.has_landed(unit);
 }
 
 Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::mutex>& lock) {
@@ -247,13 +250,15 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
                             registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held")
                    : Status();
     }));
-    // All write-backs are begun before the first wait.
+    // All write-backs are begun before the first wait, unless a helper has failed.
     SH_TRY(each([&](Block& block, Unit& unit) { return block.dirty() ? begin(unit, Part::all) : Status(); }));
     return each([&](Block& block, Unit& unit) -> Status {
         const sh_block id = block.id;
         while (block.id == id && !is_flushed(unit, block)) {  // checked again after each wait
             if (unit.writing() != Writing::none) {
                 SH_TRY(wait(unit, lock));
+            } else if (lane_.in_doubt()) {
+                SH_TRY(end_doubts(lock));
             } else if (block.dirty()) {
                 if (block.held)
                     return Status(
@@ -308,7 +313,7 @@ Status WriteBack::finish(std::unique_lock<std::mutex>& lock) {
         drain(lock);
         const uint64_t begun = numbers_;
         SH_TRY(lane_.synchronize());
-        (void)land_until(begun, &again).ok();  // a helper that is stuck is done with the unit
+        (void)land_until(begun, lock, &again).ok();  // a helper that still writes host memory is done with the units
     }
     return Status();
 }

@@ -40,14 +40,17 @@ public:
     Status take_helpers(uint64_t bytes) { return lane_.take_helpers(bytes); }
     Status rest() { return lane_.rest(); }
     uint64_t helped_bytes() const { return lane_.helped_bytes(); }
+    double helpers_speed() { return lane_.helpers_speed(); }
 
     using Part = Changes::Part;
     // Begins to write the dirty bytes of the unit's blocks that nobody holds: those in ring pages, or all. The bytes
     // stay dirty after a failure. They also stay dirty while workers or helpers still write older bytes, because these
-    // would arrive after the new ones.
+    // would arrive after the new ones. So they do while a helper that has failed may still write some source: a caller
+    // that may wait calls begin_or_wait(), which either begins or waits for that helper, and asks again.
     Status begin(Unit& unit, Part part);
-    // Finds out which write-backs of helpers have come. Never waits, unless a helper has failed: what it had a part in
-    // is then written again.
+    Status begin_or_wait(Unit& unit, Part part, std::unique_lock<std::mutex>& lock);
+    // Finds out which write-backs of helpers have come. Never waits. What a failed helper had a part in is written
+    // again, at once or at the next need.
     void look();
     // Waits until nothing but the device writes back the unit. Returns the failure of a write-back. The mutex is given
     // up meanwhile.
@@ -69,11 +72,15 @@ public:
     // Waits on the host for the copies that were queued. Needs no mutex.
     Status synchronize() { return lane_.synchronize(); }
     uint64_t begun() const { return numbers_; }  // number of write-backs
-    // synchronize() has succeeded since so many write-backs were begun. `*out_again`: some are begun again, because a
-    // helper has failed. Returns an error if such a helper may still write a source.
-    Status land_until(uint64_t begun, bool* out_again);
-    // Waits until nothing that was begun reads or writes a unit. The mutex is given up only until workers have ended.
+    // synchronize() has succeeded since so many write-backs were begun. `*out_again`: others were begun meanwhile, for
+    // bytes that had become dirty again. Returns an error if a failed helper may still write a source. The mutex is
+    // given up only after a failure.
+    Status land_until(uint64_t begun, std::unique_lock<std::mutex>& lock, bool* out_again);
+    // Waits until nothing that was begun reads or writes a unit. The mutex is given up until workers have ended.
     Status finish(std::unique_lock<std::mutex>& lock);
+
+    // Records the event after the copies that are queued on the device.
+    Status record(sh_backend_event event) { return lane_.record(event); }
 
     bool has_failure() const { return !failure_.ok(); }
     // The failure of a write-back that nobody waited for. It is reported once.
@@ -87,20 +94,20 @@ private:
         transfer::StagedStore staged;
         StoreLane::Trace helped;  // what helpers have of it
         uint64_t number = 0;      // grows with each store
-        bool stuck = false;       // a helper may still write the source, although it has failed
+        bool wrong = false;       // a helper has failed meanwhile
     };
 
     static void store_read(void* context, transfer::StagedStore& staged);
     static void store_finished(void* context, transfer::StagedStore& staged, const Status& status);
     Store& take();
-    Status issue(Unit& unit, Store& store);
+    Status issue(Unit& unit, Store& store, bool* out_lost);
     void collect(Unit& unit, Store& store);
     Status submit(Unit& unit, Store& store);
     void write_again(Unit& unit, Status failure);
     Store* landing_of(const Unit& unit) const;
     Status wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock);
-    void land(Store& store);
-    Status is_stuck(const Unit& unit) const;
+    bool land(Store& store);
+    Status end_doubts(std::unique_lock<std::mutex>& lock);
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
@@ -117,7 +124,7 @@ private:
     Status failure_;
     Recycled<Store> stores_;
     std::vector<Store*> landing_;  // that helpers have a part in, in the order of their copies
-    uint64_t numbers_ = 0, repeats_ = 0;
+    uint64_t numbers_ = 0;
 };
 
 }  // namespace stagehand::core

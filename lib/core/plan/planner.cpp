@@ -76,7 +76,8 @@ void Planner::state_units(const Limits& limits) {
         if (!units[i].live || units[i].bytes <= resident) continue;
         const double by_source = link_costs_[i].by_workers * source_ns_[i] * limits.link_bytes_per_ns;
         const double slowdown = std::max(link_costs_[i].link, by_source) / least_cost_;
-        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown};
+        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown,
+                     i < limits.changing.size() && limits.changing[i]};
         if (!resident) continue;
         const size_t first = gaps_.size();
         uint64_t before = 0;
@@ -133,6 +134,7 @@ void Planner::state_problem(const Order& order, const Limits& limits) {
     problem_.link_bytes_per_ns = limits.link_bytes_per_ns / least_cost_;
     problem_.copy_latency_ns = limits.copy_latency_ns;
     problem_.contiguous = !registry_.maps_pages();
+    problem_.back_bytes_per_ns = speeds_of(limits).own_bytes_per_ns + limits.back_helped_bytes_per_ns;
 }
 
 Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {

@@ -30,11 +30,13 @@ public:
         uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
         double link_bytes_per_ns = 1;       // with what helpers bring
         double helped_bytes_per_ns = 0;     // by helpers
+        double back_helped_bytes_per_ns = 0;  // what helpers write back, beside the device's own link
         uint64_t copy_latency_ns = 0;
         uint64_t unordered_now = 0;       // pages that blocks outside the order have now
         double unpack_ns_per_byte = 0;    // that the device takes for a byte of a packed block; 0: the host unpacks
         uint64_t unpack_batch_bytes = 0;  // of packed chunks that come at once
         std::vector<double> kept_part;    // see find_link_costs()
+        std::vector<bool> changing;       // for each unit, or for none: the engine changes it in each step
         bool keep_all = false;            // resident pages stay resident, whatever else the plan has to do
     };
 

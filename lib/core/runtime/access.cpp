@@ -110,7 +110,9 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
         }
         if (unit.memory == Memory::unordered && !pin) pin.emplace(parts_.unordered, unit);
         if (const Obstacle obstacle = parts_.contents.in_the_way(unit); obstacle.kind != Obstacle::none) {
+            const uint64_t began = parts_.backend().now_ns();
             SH_TRY(clearance_.remove(obstacle, &unit, lock));
+            if (obstacle.kind == Obstacle::writing) views_.note_wait(unit, began, view_flags);
             continue;
         }
         parts_.prefetcher.restart();

@@ -132,8 +132,9 @@ Status Graphs::order_launch(sh_stream stream) {
     sh_backend_event event = 0;
     SH_TRY(parts_.events.take(&event));
     Status status;
-    for (const sh_stream own : {parts_.loader.stream(), parts_.write_back.stream()}) {
-        if (status.ok()) status = backend.event_record(event, own);
+    for (const bool loads : {true, false}) {
+        if (status.ok())
+            status = loads ? backend.event_record(event, parts_.loader.stream()) : parts_.write_back.record(event);
         if (status.ok()) status = backend.stream_wait_event(stream, event);
     }
     transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker();

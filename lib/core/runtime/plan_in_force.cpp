@@ -58,6 +58,7 @@ bool PlanInForce::is_due() const {
 }
 
 void PlanInForce::look_at_times() {
+    if (exists_ && parts_.order.known()) look_at_changes();
     if (!exists_ || is_wanted() || !parts_.order.known()) return;
     bool changed = false;
     const Status status = no_throw([&] {  // after a failure, the next sample tells
@@ -122,11 +123,13 @@ Status PlanInForce::empty(Lock& lock) {
 Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
     SH_TRY(parts_.helpers.rest());
-    (void)parts_.write_back.rest().ok();  // a helper that may still write host memory keeps no device memory
+    // A helper that may still write host memory has nothing to do with the device's.
+    const Status helpers = parts_.write_back.rest();
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
     SH_TRY(parts_.placement.clear());
-    return parts_.device->pool().trim(0);
+    SH_TRY(parts_.device->pool().trim(0));
+    return helpers;
 }
 
 Planner::Limits PlanInForce::limits() const {
@@ -137,6 +140,8 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
     limits.helped_bytes_per_ns = parts_.helpers.speed();
+    limits.back_helped_bytes_per_ns = parts_.write_back.helpers_speed();
+    limits.changing = changing_units();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
         limits.unpack_batch_bytes = parts_.unpack_memory.batch_bytes(parts_.device->arbiter().total_pages());
@@ -221,6 +226,27 @@ Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) 
             pages += places[i].ring_pages;
     }
     return parts_.write_back.take_helpers(pages * parts_.page_bytes());
+}
+
+std::vector<bool> PlanInForce::changing_units() const {
+    std::vector<bool> changing;
+    if (!parts_.changes.any()) return changing;
+    for (const Unit& unit : parts_.registry.units()) changing.push_back(unit.live && parts_.changes.recur(unit));
+    return changing;
+}
+
+// Write-backs need room beside the loads. A few do not.
+void PlanInForce::look_at_changes() {
+    constexpr uint64_t kPart = 8;
+    if (!parts_.changes.any()) return;
+    uint64_t streamed = 0, other = 0;
+    const auto units = parts_.registry.units();
+    for (size_t i = 0; i < units.size(); i++) {
+        const bool planned = i < changes_planned_.size() && changes_planned_[i];
+        streamed += units[i].ring_pages;
+        if (units[i].ring_pages && parts_.changes.recur(units[i]) != planned) other += units[i].ring_pages;
+    }
+    changes_differ_ = other && other * kPart >= streamed;
 }
 
 Status PlanInForce::rest_helpers() {
@@ -368,6 +394,8 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         parts_.stats.given_up_bytes += (held_before - parts_.placement.pages()) * parts_.page_bytes();
     plan_ = std::move(result);
     sources_planned_ = sources;
+    changes_planned_ = with.changing;
+    changes_differ_ = false;
     Holding held = holding();
     held.pages = share;
     parts_.device->arbiter().settle(parts_.tenant, std::move(held));

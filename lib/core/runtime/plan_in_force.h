@@ -26,7 +26,9 @@ public:
     bool exists() const { return exists_; }
     const Planner::Result& result() const { return plan_; }  // all 0 if there is no plan
     // A new plan: blocks, sources, order or protections changed, or the engine asked.
-    bool is_wanted() const { return wanted_ || parts_.registry.source_changes() != sources_planned_; }
+    bool is_wanted() const {
+        return wanted_ || parts_.registry.source_changes() != sources_planned_ || changes_differ_;
+    }
     void want() { wanted_ = true; }
     bool is_due() const;  // a new plan, at the next edge of a step
     // Some steps are measured. look_at_times() wants a new plan if the engine computes, or its blocks are copied, for
@@ -101,6 +103,8 @@ private:
     Status quiesce(Lock& lock);
     Status choose_helpers(std::span<const Place> places, bool streams);
     Status rest_helpers();
+    std::vector<bool> changing_units() const;
+    void look_at_changes();
     Status flush_dirty(Lock& lock);
     Status put_into_force(const Planner::Result& result, Lock& lock);
     Planner::Limits limits() const;
@@ -122,6 +126,8 @@ private:
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
     uint64_t sources_planned_ = 0;  // Registry::source_changes() of the plan
+    std::vector<bool> changes_planned_;  // for each unit, whether the plan counts on changes in each step
+    bool changes_differ_ = false;        // the engine changes much more or less
     bool was_measured_ = false;     // compute times have been measured once, or are being measured
     uint64_t trimmed_to_ = UINT64_MAX;
 

@@ -180,7 +180,7 @@ Status Runtime::synchronize(Lock& lock) {
             const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
             return loads.ok() ? back : loads;
         });
-        if (status.ok()) status = parts_.write_back.land_until(begun, &again);
+        if (status.ok()) status = parts_.write_back.land_until(begun, lock, &again);
     }
     for (Unit& unit : parts_.registry.units()) {
         Status failure;

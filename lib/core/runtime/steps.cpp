@@ -86,6 +86,7 @@ Status Steps::end() {
     if (!parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
     parts_.gate.set_in_step(false);
+    parts_.changes.step_ends();
     count_.end(&span_);
     Status status = no_throw([&] { return parts_.streams.record_all(); });
     if (parts_.record.under_way()) {

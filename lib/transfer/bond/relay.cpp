@@ -31,7 +31,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    helper_failed_ = host_doubtful_ = reads_host_ = false;
+    helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -84,7 +84,7 @@ Status Relay::wait_for(Streams streams) {
     }
     SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
     std::atomic<bool>& doubt = to_device() ? reads_host_ : host_doubtful_;
-    doubt = !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
+    doubt = at_work_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
     return Status();
 }
 
@@ -106,7 +106,9 @@ Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
     const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
-    return last_ ? helper_.event_query(to_device() ? last.filled : last.emptied, &done) : Status();
+    if (last_) SH_TRY(helper_.event_query(to_device() ? last.filled : last.emptied, &done));
+    if (done && settled_) at_work_ = false;
+    return Status();
 }
 
 bool Relay::takes(const void* memory, uint64_t bytes) {
@@ -150,6 +152,7 @@ Status Relay::copy_half(Half& half, sh_backend_event after, sh_backend_event don
 
 Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes) {
     settled_ = false;
+    at_work_ = true;
     const auto fill = [&] {
         return to_device() ? helper_.copy_to_device(link_.stream(), slot.address, on_host, bytes)
                            : device_.copy_on_device(across_.stream(), slot.address, on_device, bytes);

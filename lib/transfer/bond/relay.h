@@ -49,7 +49,7 @@ public:
     // fails. A helper that fails leaves doubts: see host_is_doubtful().
     Status settle();
     bool settled() const { return settled_; }
-    // Fails if the helper has failed.
+    // Fails if the helper has failed. Else it may find out that all its copies have ended.
     Status check();
     // The helper has failed, so that what was copied before may be wrong.
     bool is_distrusted() const { return helper_failed_.load(std::memory_order_relaxed); }
@@ -124,7 +124,8 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false};
+    // `at_work_`: the helper is not known to have ended its copies.
+    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false};
 };
 
 }  // namespace stagehand::transfer

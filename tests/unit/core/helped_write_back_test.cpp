@@ -77,10 +77,12 @@ TEST_F(HelpedWriteBack, pages_are_used_again_after_the_helpers_were_asked) {
     ASSERT_NO_FATAL_FAILURE(warm_up(model, device));
     ASSERT_NO_FATAL_FAILURE(change(model, 0, 9, SH_STREAM_HOST));
     EXPECT_EQ(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
-    const uint64_t resident = model.state(0).resident_bytes;
+    const uint64_t resident = model.state(0).resident_bytes, waits = model.stats().host_waits;
     ASSERT_LT(resident, kBlock);
-    // The ring has room for one block.
-    SUCCEEDS(model.use(1, device.stream()));
+    for (size_t i = 1; i < model.size() && model.state(0).present_bytes == kBlock; i++)
+        SUCCEEDS(model.use(i, device.stream()));
+    ASSERT_LT(model.state(0).present_bytes, kBlock);
+    EXPECT_GT(model.stats().host_waits, waits);
     EXPECT_NE(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
     const std::vector<uint8_t> source = model.source(0).read(), &truth = *model.truth(0);
     EXPECT_TRUE(std::equal(source.begin() + static_cast<ptrdiff_t>(resident), source.end(),
@@ -106,6 +108,39 @@ TEST_F(HelpedWriteBack, the_same_block_is_there_without_a_wait) {
     EXPECT_EQ(model.stats().host_waits, waits);
     device.synchronize();
     expect_sources(model);
+}
+
+TEST_F(HelpedWriteBack, the_end_is_seen_by_who_asks) {
+    TestDevice neighbour(slowly(helper("host:1")));
+    TestDevice device(slowly(helped_by("host:1")));
+    Model model(device, blocks());
+    SUCCEEDS(model.schedule(forward(model.size())));
+    ASSERT_NO_FATAL_FAILURE(warm_up(model, device));
+    ASSERT_NO_FATAL_FAILURE(change(model, 0, 9, SH_STREAM_HOST));
+    EXPECT_EQ(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
+    host::wait_for_all_work();
+    EXPECT_EQ(model.state(0).state, uint32_t(SH_BLOCK_READY));
+}
+
+// The second change waits for the first one's write-back, and then for its own.
+TEST_F(HelpedWriteBack, a_change_beside_a_write_back_is_waited_for) {
+    TestDevice neighbour(slowly(helper("host:1")));
+    TestDevice device(slowly(helped_by("host:1")));
+    Model model(device, blocks());
+    SUCCEEDS(model.schedule(forward(model.size())));
+    ASSERT_NO_FATAL_FAILURE(warm_up(model, device));
+    const uint64_t resident = model.state(0).resident_bytes;
+    const auto streamed = [&](const std::vector<uint8_t>& all) {
+        return std::vector<uint8_t>(all.begin() + static_cast<ptrdiff_t>(resident), all.end());
+    };
+    for (const uint64_t version : {9, 10}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, SH_STREAM_HOST));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(streamed(model.source(0).read()), streamed(*model.truth(0)));
+    for (const uint64_t version : {11, 12}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, SH_STREAM_HOST));
+    model.destroy();
+    const std::vector<uint8_t> left = model.source(0).read();
+    host::wait_for_all_work();
+    EXPECT_EQ(model.source(0).read(), left) << "the source was written after the runtime was destroyed";
 }
 
 TEST_F(HelpedWriteBack, an_update_of_the_source_comes_after_it) {

@@ -25,6 +25,7 @@ struct Case {
     double link = 55.5;
     uint64_t latency_ns = 0;
     bool contiguous = false;
+    double back = 0;
     std::shared_ptr<std::vector<std::vector<Gap>>> gaps;  // that the units point to
 
     // Gives most units bytes that are not copied: at the end, as in blocks that the device unpacks, here and there, or
@@ -65,7 +66,16 @@ struct Case {
         for (Unit& unit : units) unit.slowdown = kSlowdowns[random() % std::size(kSlowdowns)];
     }
 
-    Problem problem() const { return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous}; }
+    // Some units are changed in each use, and go back over a link of their own.
+    void add_changes(std::mt19937& random) {
+        constexpr double kSpeeds[] = {0.2, 1, 5};
+        back = link * kSpeeds[random() % std::size(kSpeeds)];
+        for (Unit& unit : units) unit.changes = random() % 3 > 0;
+    }
+
+    Problem problem() const {
+        return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous, back};
+    }
 
     uint64_t bytes() const {
         uint64_t sum = 0;

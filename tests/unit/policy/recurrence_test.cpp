@@ -33,6 +33,7 @@ TEST(Recurrence, AgreesWithASimulationPageByPage) {
         Case c = small_random(random, 7, 9);
         if (k % 3 == 2) c.add_gaps(random);
         if (k % 5 == 4) c.add_slow_sources(random);
+        if (k % 2) c.add_changes(random);
         Plan plan = random_plan(c, random);
         Problem problem = c.problem();
         std::optional<Simulation> simulation = simulate(problem, plan, 12);

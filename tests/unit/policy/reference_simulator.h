@@ -117,9 +117,27 @@ private:
         }
     }
 
-    // Runs two engines and a clock: everything that can start starts, and then the time moves to the next end.
+    // The time that the write-back takes which begins when this use has ended. A unit is released when the uses have
+    // ended that are held along with its own.
+    double back_ns(size_t use) const {
+        const size_t length = problem_.trace.size();
+        const size_t held = std::max<size_t>(1, std::min<size_t>(problem_.max_held, length));
+        const uint32_t number = problem_.trace[(use + length - (held - 1)) % length].unit;
+        const UnitPlan& where = plan_.units[number];
+        if (!problem_.units[number].changes || problem_.back_bytes_per_ns <= 0 || !where.streamed_pages) return 0;
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < where.streamed_pages; k++)
+            bytes += copied_of_page(problem_.units[number], where.resident_pages + k);
+        return static_cast<double>(problem_.copy_latency_ns) +
+               static_cast<double>(bytes) / problem_.back_bytes_per_ns;
+    }
+
+    // Runs three engines and a clock: everything that can start starts, and then the time moves to the next end.
     void play() {
         const uint64_t length = problem_.trace.size();
+        size_t backs_done = 0;  // uses after which nothing is left to write back
+        bool returning = false;
+        double back_end = 0;
         size_t next_copy = 0, next_compute = 0, copies_done = 0, computes_done = 0;
         bool copying = false, computing = false;
         double now = 0, copy_end = 0, compute_end = 0;
@@ -130,8 +148,18 @@ private:
             uses_[copies_[k].use].bytes += copies_[k].bytes;
         }
         while (next_compute < uses_.size() || computing) {
+            while (!returning && backs_done < computes_done) {
+                const double takes = back_ns(backs_done);
+                if (takes > 0) {
+                    returning = true;
+                    back_end = now + takes;
+                } else {
+                    backs_done++;
+                }
+            }
             if (!copying && next_copy < copies_.size() &&
-                static_cast<int64_t>(computes_done) > copies_[next_copy].after) {
+                static_cast<int64_t>(computes_done) > copies_[next_copy].after &&
+                static_cast<int64_t>(backs_done) > copies_[next_copy].after) {
                 const ListedCopy& copy = copies_[next_copy];
                 copying = true;
                 copy_end = now;
@@ -151,7 +179,11 @@ private:
                 if (use.copies == 0) use.load_start = use.load_end = now;
                 next_compute++;
             }
-            if (copying && (!computing || copy_end <= compute_end)) {
+            if (returning && (!copying || back_end <= copy_end) && (!computing || back_end <= compute_end)) {
+                now = back_end;
+                returning = false;
+                backs_done++;
+            } else if (copying && (!computing || copy_end <= compute_end)) {
                 now = copy_end;
                 copying = false;
                 copies_done++;
