@@ -95,18 +95,19 @@ typedef struct sh_device_options {
         "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
         paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
         options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
-        budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
-        help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
-        alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
-        Weights that it was bringing when it failed may have been wrong. They are loaded again, and one of the next
-        calls on the runtime fails once with SH_ERROR_BACKEND: see docs/concepts.md.
-        Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
-        of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
-        links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call. So do
-        saved tensors in each step that follows one which has spilled as much: the spiller takes twice that memory until
-        a step spills nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor
-        has left, and the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs and
-        write-backs use the device's own link. The text is copied. NULL, "": none. \since 0.2 */
+        budget, at most 48 MiB in whole pages, while it streams, and as much again while 256 MiB or more of what it
+        streams is SH_BLOCK_MUTABLE. A helper with a budget of less than 96 MiB does not help. A helper that has begun
+        copies of its own in the same direction within the last tenth of a second is left alone. A helper that cannot be
+        opened, has no memory to spare or fails is left out, and the log has the reason. Weights that it was bringing
+        when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime fails once
+        with SH_ERROR_BACKEND: see docs/concepts.md. Copies of at least 2 MiB from pinned memory are divided among the
+        links, and write-backs of at least 8 MiB to there. A piece of another source, or a batch of packed weights,
+        comes whole over one of them. Contents of 256 MiB and more also leave and come back over all links in sh_pause()
+        and sh_resume(), which take the same memory of each helper for the time of the call. So do saved tensors in each
+        step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
+        nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
+        the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
+        own link. The text is copied. NULL, "": none. \since 0.2 */
     const char* helpers;
     uint32_t device_flags; /**< SH_HELPS_OTHERS, or 0. \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */

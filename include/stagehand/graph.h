@@ -102,8 +102,8 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_BACKEND          A load or the driver failed.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
- *         that unpacks weights also waits until workers have issued the runtime's other loads.
+ * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
+ *         graph that unpacks weights also waits until workers have issued the runtime's other loads.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);

@@ -217,7 +217,7 @@ enum {
     SH_BLOCK_STAGED = 1,   /**< A worker reads the bytes of a load, or will read them. */
     SH_BLOCK_LOADING = 2,  /**< A load was issued to the device. */
     SH_BLOCK_READY = 3,    /**< All its bytes are on the device. */
-    SH_BLOCK_DRAINING = 4  /**< The block is being written back. */
+    SH_BLOCK_DRAINING = 4  /**< The block is being written back, by workers or with helpers. */
 };
 
 /** State of a block at one moment. */

@@ -90,7 +90,8 @@ void MixClock::visit(size_t number) {
     const double began = now_;
     double length = 0, lead = 0, middle = 0;
     for (uint32_t k = 0; k < visit.steps; k++) {
-        const double step_began = now_, copied_before = copied_, returned_before = returned_, length_before = length, lead_before = lead;
+        const double step_began = now_, copied_before = copied_, returned_before = returned_, length_before = length,
+                     lead_before = lead;
         step(trace, one_order_ ? first_[0] : k ? later_[number] : first_[number]);
         length = now_ - step_began;
         lead = copied_ - now_;

@@ -14,7 +14,8 @@ namespace stagehand::policy {
 
 struct Copy {
     double ns = 0;
-    // The copy starts when the compute this many uses back has ended, and all write-backs that began by then. 0: at once.
+    // The copy starts when the compute this many uses back has ended, and all write-backs that began by then. 0: at
+    // once.
     uint32_t fence_back = 0;
 };
 

@@ -58,13 +58,13 @@ public:
 
 private:
     std::span<const Use> trace_;
-    std::vector<double> ends_;     // compute ends of the step before and of this step
-    std::vector<double> free_;     // when their pages are free
-    double copied_ = 0;            // end of the last copy
-    double copied_before_ = 0;     // the end of the last copy of the step before
-    double returned_ = 0;          // end of the last write-back
-    double returned_before_ = 0;   // the end of the last write-back of the step before
-    double before_ = 0;            // end of the step before
+    std::vector<double> ends_;    // compute ends of the step before and of this step
+    std::vector<double> free_;    // when their pages are free
+    double copied_ = 0;           // end of the last copy
+    double copied_before_ = 0;    // the end of the last copy of the step before
+    double returned_ = 0;         // end of the last write-back
+    double returned_before_ = 0;  // the end of the last write-back of the step before
+    double before_ = 0;           // end of the step before
     bool repeats_ = false;
     uint32_t asked_ = 0;   // calls of repeats()
     uint32_t marked_ = 0;  // the number of calls when `mark_` was taken

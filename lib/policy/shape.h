@@ -33,8 +33,7 @@ struct Shape {
     }
 
     double back_ns(uint64_t bytes) const {
-        return static_cast<double>(problem->copy_latency_ns) +
-               static_cast<double>(bytes) / problem->back_bytes_per_ns;
+        return static_cast<double>(problem->copy_latency_ns) + static_cast<double>(bytes) / problem->back_bytes_per_ns;
     }
 
     const Problem* problem;

@@ -39,8 +39,7 @@ protected:
 
     static sh_status change(Model& model, size_t i, uint64_t version, sh_stream stream) {
         sh_view view = SH_VIEW_INIT;
-        const sh_status acquired =
-            attempt([&] { return sh_acquire(model.runtime(), model.id(i), stream, 0, &view); });
+        const sh_status acquired = attempt([&] { return sh_acquire(model.runtime(), model.id(i), stream, 0, &view); });
         if (acquired != SH_OK) return acquired;
         EXPECT_EQ(attempt([&] { return model.overwrite(i, view, version, stream); }), SH_OK) << why();
         return attempt([&] {
@@ -49,7 +48,8 @@ protected:
         });
     }
 
-    // Steps in which the engine changes all blocks, each twice in a row, and their write-back. Ends at the first failure.
+    // Steps in which the engine changes all blocks, each twice in a row, and their write-back. Ends at the first
+    // failure.
     static sh_status change_all(Model& model, TestDevice& device, sh_stream stream, uint64_t steps) {
         for (uint64_t step = 0; step < steps; step++)
             for (size_t k = 0; k < 2 * kBlocks; k++) {
@@ -65,8 +65,8 @@ protected:
     template <bool kStuck>
     static void run(const std::string& device_plan, const std::string& helper_plan, bool, Result* out) {
         Pair pair;
-        // The copies of the helper begin late, so that it may be at work when the engine changes a block again. After one
-        // step its speed is known, and it is not asked any more.
+        // The copies of the helper begin late, so that it may be at work when the engine changes a block again. After
+        // one step its speed is known, and it is not asked any more.
         if (!pair.open_both(7 * kMiB, device_plan, helper_plan + (kStuck ? ";jitter_us=10000;jitter_seed=3" : ""))) {
             out->failures = 1;
             return;
@@ -74,8 +74,8 @@ protected:
         std::unique_ptr<Model> model;
         for (int k = 0; k < 4 && !model; k++) {
             try {
-                model = std::make_unique<Model>(
-                    *pair.device, equal_blocks(kBlocks, 5 * kMiB / 2, Origin::pinned, SH_BLOCK_MUTABLE));
+                model = std::make_unique<Model>(*pair.device,
+                                                equal_blocks(kBlocks, 5 * kMiB / 2, Origin::pinned, SH_BLOCK_MUTABLE));
             } catch (const std::exception& error) {
                 EXPECT_FALSE(device_plan.empty()) << error.what();
             }
@@ -94,8 +94,7 @@ protected:
         } else {
             EXPECT_TRUE(kStuck || helper_plan.empty() || !write_backs_failed_) << "the own link could have written";
             EXPECT_EQ(written, SH_OK) << why();
-            for (size_t i = 0; i < kBlocks; i++)
-                EXPECT_EQ(model->source(i).read(), *model->truth(i)) << "block " << i;
+            for (size_t i = 0; i < kBlocks; i++) EXPECT_EQ(model->source(i).read(), *model->truth(i)) << "block " << i;
         }
         model->destroy();
         if (!helper_plan.empty()) {

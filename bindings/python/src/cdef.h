@@ -435,7 +435,8 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;
     uint64_t reserved_bytes;
     uint64_t guest_bytes;
-    uint64_t helped_bytes;
+    uint64_t
+        helped_bytes;
 } sh_runtime_stats;
 sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
 sh_status sh_trace_start(const char* path);

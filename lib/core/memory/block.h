@@ -129,9 +129,8 @@ public:
 
     bool dirty() const { return dirty_blocks_ > 0; }  // a block of the unit is dirty in ring pages
     Writing writing() const { return writing_; }
-    // If not 0: the unit's pages may be overwritten after this event.
+    // If not 0: the unit's pages may be overwritten after this event, when the write-back has landed.
     sh_backend_event written_back() const { return written_back_; }
-    bool landing() const { return landing_; }  // pinned sources may be written until `written_back` has come
 
 private:
     friend class Contents;
@@ -147,9 +146,9 @@ private:
     bool load_queued_ = false;
     bool unseen_ = false;
     sh_stream waits_ = SH_STREAM_HOST;  // a stream that waits for `load_`
-    bool landing_ = false;
-    uint8_t changed_steps_ = 0;  // bit k: it was changed k steps before `changed_in_`
-    uint32_t changed_in_ = 0;    // the last step in which it was changed, as Changes counts
+    bool source_written_ = false;       // the device may write pinned sources until `written_back_` has come
+    uint8_t changed_steps_ = 0;         // bit k: it was changed k steps before `changed_in_`
+    uint32_t changed_in_ = 0;           // the last step in which it was changed, as Changes counts
     Writing writing_ = Writing::none;
     uint32_t updates_ = 0;       // blocks whose sources are being changed
     uint32_t dirty_blocks_ = 0;  // blocks that are dirty in ring pages

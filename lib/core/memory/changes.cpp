@@ -76,7 +76,7 @@ Status Changes::take_event(Unit& unit) { return unit.written_back_ ? Status() : 
 
 void Changes::reads(Unit& unit, bool by_workers) {
     registry_.hinder(unit, kBeingRead, true);
-    unit.landing_ = true;
+    unit.source_written_ = true;
     if (by_workers) unit.writing_ = Writing::queued;
 }
 
@@ -90,10 +90,10 @@ void Changes::end(Unit& unit, bool succeeded) {
 }
 
 bool Changes::has_landed(Unit& unit) {
-    if (!unit.landing_) return true;
+    if (!unit.source_written_) return true;
     uint32_t done = 0;
     if (!device_.event_query(unit.written_back_, &done).ok() || !done) return false;
-    unit.landing_ = false;
+    unit.source_written_ = false;
     return true;
 }
 

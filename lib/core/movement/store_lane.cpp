@@ -72,9 +72,7 @@ bool StoreLane::is_right(const Trace& trace) {
     return false;
 }
 
-bool StoreLane::in_doubt() const {
-    return broken_off_ || lane_.distrusted() != settled_ || lane_.host_is_doubtful();
-}
+bool StoreLane::in_doubt() const { return broken_off_ || lane_.distrusted() != settled_ || lane_.host_is_doubtful(); }
 
 Status StoreLane::settle() {
     SH_TRY(lane_.settle());

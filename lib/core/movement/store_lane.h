@@ -23,7 +23,8 @@ public:
         size_t distrusted = 0;  // helpers, when it was begun
     };
 
-    explicit StoreLane(Device& device) : device_(device.backend()), lane_(device, transfer::Direction::to_host, false) {}
+    explicit StoreLane(Device& device)
+        : device_(device.backend()), lane_(device, transfer::Direction::to_host, false) {}
 
     // The caller holds no runtime's mutex.
     Status open(const std::string& runtime);
@@ -35,7 +36,8 @@ public:
     double helpers_speed() { return lane_.helpers_speed(); }
 
     // Queues the commands: one that only waits, and copies to the host. `may_help`: helpers may copy a part. They do if
-    // there are many bytes. Not while in_doubt(). After a failure, copies of helpers may be under way: in_doubt() tells.
+    // there are many bytes. Not while in_doubt(). After a failure, copies of helpers may be under way: in_doubt()
+    // tells.
     // `*out_lost`: the failure is that of a helper, so that the own link can write all.
     Status issue(std::span<const transfer::Command> commands, std::span<const sh_backend_event> waits, bool may_help,
                  Trace* trace, transfer::Issued* out, bool* out_lost);
@@ -43,8 +45,9 @@ public:
     Status record(sh_backend_event event);
     // To be asked after the event of the copies has come.
     bool is_right(const Trace& trace);
-    // Copies of helpers that have failed, or that a failure has broken off, may still write host memory. Nothing else may
-    // write there before this has ended. To end it: settle(), which waits and needs no mutex, and then note_settled().
+    // Copies of helpers that have failed, or that a failure has broken off, may still write host memory. Nothing else
+    // may write there before this has ended. To end it: settle(), which waits and needs no mutex, and then
+    // note_settled().
     bool in_doubt() const;
     struct Doubt {
         size_t distrusted = 0;

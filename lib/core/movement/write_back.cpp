@@ -154,8 +154,7 @@ void WriteBack::store_finished(void* context, transfer::StagedStore&, const Stat
 
 // A write-back of the unit has ended, and its bytes may be dirty again. After a failure, that waits for the next need.
 void WriteBack::write_again(Unit& unit, Status failure) {
-    if (failure.ok() && unit.dirty() && unit.held == 0)
-        failure = no_throw([&] { return begin(unit, Part::ring); });
+    if (failure.ok() && unit.dirty() && unit.held == 0) failure = no_throw([&] { return begin(unit, Part::ring); });
     if (!failure.ok()) failure_ = no_throw([&] { return failure.within("a write-back failed"); });
 }
 

@@ -125,10 +125,10 @@ private:
     StepWatch watch_;
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
-    uint64_t sources_planned_ = 0;  // Registry::source_changes() of the plan
+    uint64_t sources_planned_ = 0;       // Registry::source_changes() of the plan
     std::vector<bool> changes_planned_;  // for each unit, whether the plan counts on changes in each step
     bool changes_differ_ = false;        // the engine changes much more or less
-    bool was_measured_ = false;     // compute times have been measured once, or are being measured
+    bool was_measured_ = false;          // compute times have been measured once, or are being measured
     uint64_t trimmed_to_ = UINT64_MAX;
 
     // What a pause has taken away.

@@ -60,8 +60,8 @@ TEST_F(HelpedWriteBack, helpers_take_their_share_and_every_byte_is_right) {
     expect_sources(model);
     const sh_runtime_stats stats = model.stats();
     EXPECT_GT(stats.bytes_to_host, 3 * 5 * kBlock);
-    const double part = static_cast<double>(stats.helped_bytes) /
-                        static_cast<double>(stats.bytes_to_device + stats.bytes_to_host);
+    const double part =
+        static_cast<double>(stats.helped_bytes) / static_cast<double>(stats.bytes_to_device + stats.bytes_to_host);
     EXPECT_NEAR(part, 0.6, 0.1) << "links of 2, 2 and 1 GB/s, in both directions";
     EXPECT_GT(first.memory().used_bytes, before) << "a buffer for each direction";
     model.destroy();
@@ -129,14 +129,15 @@ TEST_F(HelpedWriteBack, a_change_beside_a_write_back_is_waited_for) {
     Model model(device, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     ASSERT_NO_FATAL_FAILURE(warm_up(model, device));
+    const sh_stream stream = device.stream();
     const uint64_t resident = model.state(0).resident_bytes;
     const auto streamed = [&](const std::vector<uint8_t>& all) {
         return std::vector<uint8_t>(all.begin() + static_cast<ptrdiff_t>(resident), all.end());
     };
-    for (const uint64_t version : {9, 10}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, SH_STREAM_HOST));
+    for (const uint64_t version : {9, 10}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, stream));
     SUCCEEDS(sh_runtime_synchronize(model.runtime()));
     EXPECT_EQ(streamed(model.source(0).read()), streamed(*model.truth(0)));
-    for (const uint64_t version : {11, 12}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, SH_STREAM_HOST));
+    for (const uint64_t version : {11, 12}) ASSERT_NO_FATAL_FAILURE(change(model, 0, version, stream));
     model.destroy();
     const std::vector<uint8_t> left = model.source(0).read();
     host::wait_for_all_work();

@@ -6,8 +6,8 @@
 
 #include "core/device/helpers.h"
 #include "engine.h"
-#include "transfer/bond/bond.h"
 #include "occupancy_fixture.h"
+#include "transfer/bond/bond.h"
 
 namespace stagehand::test {
 

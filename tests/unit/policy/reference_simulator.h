@@ -128,8 +128,7 @@ private:
         uint64_t bytes = 0;
         for (uint32_t k = 0; k < where.streamed_pages; k++)
             bytes += copied_of_page(problem_.units[number], where.resident_pages + k);
-        return static_cast<double>(problem_.copy_latency_ns) +
-               static_cast<double>(bytes) / problem_.back_bytes_per_ns;
+        return static_cast<double>(problem_.copy_latency_ns) + static_cast<double>(bytes) / problem_.back_bytes_per_ns;
     }
 
     // Runs three engines and a clock: everything that can start starts, and then the time moves to the next end.

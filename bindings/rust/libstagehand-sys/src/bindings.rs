@@ -672,18 +672,19 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
 "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
 paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
 options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
-budget, at most 48 MiB in whole pages, while it streams. A helper with a budget of less than 96 MiB does not
-help. A helper that has begun copies of its own in the same direction within the last tenth of a second is left
-alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the log has the reason.
-Weights that it was bringing when it failed may have been wrong. They are loaded again, and one of the next
-calls on the runtime fails once with SH_ERROR_BACKEND: see docs/concepts.md.
-Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
-of packed weights, comes whole over one of them. Contents of 256 MiB and more also leave and come back over all
-links in sh_pause() and sh_resume(), which take the same memory of each helper for the time of the call. So do
-saved tensors in each step that follows one which has spilled as much: the spiller takes twice that memory until
-a step spills nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor
-has left, and the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs and
-write-backs use the device's own link. The text is copied. NULL, "": none. Since 0.2*/
+budget, at most 48 MiB in whole pages, while it streams, and as much again while 256 MiB or more of what it
+streams is SH_BLOCK_MUTABLE. A helper with a budget of less than 96 MiB does not help. A helper that has begun
+copies of its own in the same direction within the last tenth of a second is left alone. A helper that cannot be
+opened, has no memory to spare or fails is left out, and the log has the reason. Weights that it was bringing
+when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime fails once
+with SH_ERROR_BACKEND: see docs/concepts.md. Copies of at least 2 MiB from pinned memory are divided among the
+links, and write-backs of at least 8 MiB to there. A piece of another source, or a batch of packed weights,
+comes whole over one of them. Contents of 256 MiB and more also leave and come back over all links in sh_pause()
+and sh_resume(), which take the same memory of each helper for the time of the call. So do saved tensors in each
+step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
+nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
+the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
+own link. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
     ///SH_HELPS_OTHERS, or 0. Since 0.2
     pub device_flags: u32,
@@ -1542,7 +1543,7 @@ pub const SH_BLOCK_STAGED: _bindgen_ty_16 = 1;
 pub const SH_BLOCK_LOADING: _bindgen_ty_16 = 2;
 ///All its bytes are on the device.
 pub const SH_BLOCK_READY: _bindgen_ty_16 = 3;
-///The block is being written back.
+///The block is being written back, by workers or with helpers.
 pub const SH_BLOCK_DRAINING: _bindgen_ty_16 = 4;
 pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///State of a block at one moment.
@@ -2522,7 +2523,7 @@ counted.*/
     pub reserved_bytes: u64,
     ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
-    ///The part of bytes_to_device that helpers brought. A counter. Since 0.2
+    ///The part of bytes_to_device and bytes_to_host that helpers copied. A counter. Since 0.2
     pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3022,8 +3023,8 @@ entered; a capture is under way; or the stream captures.
 @retval SH_ERROR_BACKEND          A load or the driver failed.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
-that unpacks weights also waits until workers have issued the runtime's other loads.
+@blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
+graph that unpacks weights also waits until workers have issued the runtime's other loads.
 Since 0.1*/
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
