@@ -14,7 +14,9 @@ public:
     static constexpr uint64_t kStamp = 4096;
 
     Changed(const std::string& name, char* memory, uint64_t bytes, size_t count)
-        : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), memory_(memory), stamps_(stamp_memory()) {
+        : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), memory_(memory) {
+        CHECK_STATUS(stagehand::core::Device::open(name.c_str(), SH_DEVICE_OPTIONS_INIT, &core_));
+        make_stamps();
         for (size_t i = 0; i < count; i++) {
             sh_segment segment = SH_SEGMENT_INIT;
             segment.kind = SH_SOURCE_POINTER;
@@ -30,12 +32,10 @@ public:
         }
         uses_ = model_.schedule(1000, false);
         CHECK(sh_plan(model_.runtime, nullptr, nullptr));
-        CHECK(sh_stream_create(model_.device, &stream_));
-        CHECK_STATUS(stagehand::core::Device::open(name.c_str(), SH_DEVICE_OPTIONS_INIT, &core_));
     }
     ~Changed() {
         sh_stream_destroy(model_.device, stream_);
-        CHECK(sh_host_free(model_.device, stamps_));
+        CHECK(sh_free(model_.device, on_device_));
     }
     Changed(const Changed&) = delete;
     Changed& operator=(const Changed&) = delete;
@@ -69,7 +69,7 @@ public:
         CHECK(sh_write_back(model_.runtime, model_.blocks.data(), model_.blocks.size()));
         uint64_t at = 0;
         for (size_t i = 0; i < model_.blocks.size(); i++) {
-            const bool changed = std::memcmp(memory_ + at, stamp(step_ - 1), kStamp) == 0;
+            const bool changed = std::memcmp(memory_ + at, &stamps_[stamp(step_ - 1)], kStamp) == 0;
             const bool same = std::memcmp(memory_ + at + kStamp, truth + at + kStamp, model_.sizes[i] - kStamp) == 0;
             if (!changed || !same) {
                 std::fprintf(stderr, "block %zu %s\n", i, changed ? "has other bytes" : "has lost a change");
@@ -82,14 +82,15 @@ public:
 private:
     static constexpr int kSteps = 64;
 
-    // A page for each step.
-    char* stamp_memory() {
-        void* pinned = nullptr;
-        CHECK(sh_host_alloc(model_.device, kSteps * kStamp, &pinned, nullptr));
-        for (int k = 0; k < kSteps; k++) std::memset(static_cast<char*>(pinned) + k * kStamp, k + 1, kStamp);
-        return static_cast<char*>(pinned);
+    // A page for each step, on the device, so that the changes do not cross the link.
+    void make_stamps() {
+        for (int k = 0; k < kSteps; k++) stamps_.insert(stamps_.end(), kStamp, static_cast<char>(k + 1));
+        CHECK(sh_alloc(model_.device, stamps_.size(), nullptr, &on_device_));
+        CHECK(sh_stream_create(model_.device, &stream_));
+        CHECK_STATUS(core_->backend().copy_to_device(stream_, on_device_, stamps_.data(), stamps_.size()));
+        CHECK(sh_stream_synchronize(model_.device, stream_));
     }
-    const char* stamp(int step) const { return stamps_ + step % kSteps * kStamp; }
+    static size_t stamp(int step) { return static_cast<size_t>(step % kSteps) * kStamp; }
     sh_runtime_stats stats() const {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
         CHECK(sh_runtime_get_stats(model_.runtime, &stats));
@@ -101,8 +102,8 @@ private:
             sh_view view = SH_VIEW_INIT;
             CHECK(sh_acquire(model_.runtime, use.block, stream_, 0, &view));
             CHECK(sh_mark_dirty(model_.runtime, use.block));
-            CHECK_STATUS(core_->backend().copy_to_device(stream_, reinterpret_cast<uint64_t>(view.address),
-                                                         stamp(step_), kStamp));
+            CHECK_STATUS(core_->backend().copy_on_device(stream_, reinterpret_cast<uint64_t>(view.address),
+                                                         on_device_ + stamp(step_), kStamp));
             CHECK(sh_release(model_.runtime, use.block, stream_));
         }
         CHECK(sh_step_end(model_.runtime));
@@ -111,8 +112,9 @@ private:
 
     Model model_;
     char* const memory_;
-    char* const stamps_;
     std::shared_ptr<stagehand::core::Device> core_;
+    std::vector<char> stamps_;
+    uint64_t on_device_ = 0;
     std::vector<sh_use> uses_;
     sh_stream stream_ = SH_STREAM_HOST;
     int step_ = 0;
