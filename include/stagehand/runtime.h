@@ -69,6 +69,8 @@ SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_run
  *
  * Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
  * as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
+ * It also has one if a helper has failed in a write-back: a change may be lost, and the helper may still write the
+ * source. See docs/concepts.md.
  * @blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
  *         runtimes of the device.
  * @threads Not from a callback of a runtime on the same device.

@@ -88,16 +88,18 @@ void MixClock::visit(size_t number) {
     const Visit& visit = mix_.cycle[number];
     const std::vector<Use>& trace = mix_.traces[visit.kind];
     const double began = now_;
-    double length = 0, lead = 0, middle = 0;
+    double length = 0, lead = 0, behind = 0, middle = 0;
     for (uint32_t k = 0; k < visit.steps; k++) {
         const double step_began = now_, copied_before = copied_, returned_before = returned_, length_before = length,
-                     lead_before = lead;
+                     lead_before = lead, behind_before = behind;
         step(trace, one_order_ ? first_[0] : k ? later_[number] : first_[number]);
         length = now_ - step_began;
         lead = copied_ - now_;
+        behind = returned_ - now_;
         if (k + 1 == most_steps / 2) middle = now_;
         // Steps that are alike up to a shift are followed by such steps. A step without copies leaves copied_ alone.
-        const bool still = copied_ == copied_before || std::fabs(lead - lead_before) <= equal_times * length;
+        const bool still = (copied_ == copied_before || std::fabs(lead - lead_before) <= equal_times * length) &&
+                           (returned_ == returned_before || std::fabs(behind - behind_before) <= equal_times * length);
         const bool alike = k > 0 && still && std::fabs(length - length_before) <= equal_times * length;
         if (!alike && k + 1 < most_steps) continue;
         if (!alike) length = (now_ - middle) / (most_steps - most_steps / 2);

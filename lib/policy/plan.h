@@ -8,9 +8,9 @@
 // page, and the unit that was loaded last owns its contents. Loads run on one copy stream in the order of the trace.
 // When a use comes up, the pages of its part that another unit owns are copied (all pages of a whole unit, if one is
 // missing). This takes at most a few pieces. Each piece waits until the last use of every page that it overwrites has
-// ended (pieces.h describes how a load is cut). If that use has changed its unit, the part is written back first, on a
-// stream of its own: the piece also waits for all write-backs until then. A compute starts when the compute before has
-// ended and all pages of its unit are present.
+// ended (pieces.h describes how a load is cut). Units that each step changes are written back after their last use, on
+// a stream of its own: the piece also waits for all write-backs until then. A compute starts when the compute before
+// has ended and all pages of its unit are present.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Unit {
     bool whole = false;  // the resident prefix is nothing or the whole unit
     std::span<const Gap> gaps = {};  // by offset, disjoint, within the bytes; if empty, all bytes are copied
     double slowdown = 1;             // >= 1: a copy takes so many times as long as on the link, for want of its source
-    bool changes = false;            // each use changes it, so that its part is written back
+    bool changes = false;            // each step changes it, so that its part is written back after its last use
 
     uint64_t link_bytes() const { return gaps.empty() ? bytes : bytes - gaps.back().before - gaps.back().bytes; }
     // How long the unit's copy takes, as the number of bytes that the link copies meanwhile.

@@ -67,18 +67,22 @@ bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, std::span<cons
     return true;
 }
 
-// A unit is released when the uses have ended that are held along with its own.
+// A unit is written back after its last use in the step, and released when the uses have ended that are held along with
+// that one.
 void ProgrammeTracer::list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace,
-                                       StepProgramme& step) const {
+                                       StepProgramme& step) {
     step.back_ns.clear();
     if (!shape_->changes) return;
     const size_t uses = trace.size(), later = (shape_->held - 1) % uses;
-    for (size_t j = 0; j < uses; j++) {
-        const uint32_t unit = trace[(j + uses - later) % uses].unit;
+    step.back_ns.assign(uses, 0);
+    written_.assign(units.size(), false);
+    for (size_t use = uses; use-- > 0;) {
+        const uint32_t unit = trace[use].unit;
         const UnitPlan& plan = units[unit];
-        const bool goes = shape_->problem->units[unit].changes && plan.streamed_pages;
-        step.back_ns.push_back(
-            goes ? shape_->back_ns(shape_->link_bytes_of_pages(unit, plan.resident_pages, plan.streamed_pages)) : 0);
+        if (written_[unit] || !shape_->problem->units[unit].changes || !plan.streamed_pages) continue;
+        written_[unit] = true;
+        step.back_ns[(use + later) % uses] =
+            shape_->back_ns(shape_->link_bytes_of_pages(unit, plan.resident_pages, plan.streamed_pages));
     }
 }
 

@@ -48,14 +48,15 @@ private:
     bool trace_step(std::span<const UnitPlan> units, std::span<const Use> trace, uint64_t uses_before,
                     StepProgramme& step);
     void note_owners(std::span<const UnitPlan> units, uint32_t ring_pages);
-    void list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step) const;
+    void list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step);
     bool load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step);
 
     const Shape* shape_;
     RingOwners owners_;
     std::vector<uint64_t> last_use_;  // for each unit, its last use so far, counted from 1; 0: none
     std::vector<PageRun> runs_;
-    uint64_t followed_ = 0;  // uses
+    std::vector<bool> written_;  // for each unit, whether its last use in the step was met
+    uint64_t followed_ = 0;      // uses
 };
 
 }  // namespace stagehand::policy

@@ -147,7 +147,7 @@ private:
     bool unseen_ = false;
     sh_stream waits_ = SH_STREAM_HOST;  // a stream that waits for `load_`
     bool source_written_ = false;       // the device may write pinned sources until `written_back_` has come
-    uint8_t changed_steps_ = 0;         // bit k: it was changed k steps before `changed_in_`
+    uint32_t changed_steps_ = 0;        // bit k: it was changed k steps before `changed_in_`
     uint32_t changed_in_ = 0;           // the last step in which it was changed, as Changes counts
     Writing writing_ = Writing::none;
     uint32_t updates_ = 0;       // blocks whose sources are being changed

@@ -13,14 +13,21 @@ Changes::~Changes() {
 void Changes::mark(Block& block) {
     Unit& unit = registry_.unit(block.unit);
     set_dirty(unit, block, !unit.own.empty(), unit.ring_pages > 0);
+    marked_in_ = step_;
     any_ = true;
     const uint32_t since = step_ - std::exchange(unit.changed_in_, step_);
-    unit.changed_steps_ = static_cast<uint8_t>((since < 8 ? unit.changed_steps_ << since : 0) | 1);
+    unit.changed_steps_ = (since < kMemory ? unit.changed_steps_ << since : 0) | 1;
 }
 
-bool Changes::recur(const Unit& unit) const {
+bool Changes::any() const { return any_ && step_ - marked_in_ <= kMemory; }
+
+// Counts of steps before the one that begins now, which is number `step_`.
+bool Changes::recur(const Unit& unit, bool recurred) const {
+    constexpr uint32_t kRecent = 0x1fe, kLongAgo = 0x1fffe;  // the last 8 steps, and the last 16
     const uint32_t since = step_ - unit.changed_in_;
-    return since < 8 && std::popcount(static_cast<uint8_t>(unit.changed_steps_ << since)) > 1;
+    if (!unit.changed_steps_ || since >= kMemory) return false;
+    const uint32_t steps = unit.changed_steps_ << since;
+    return recurred ? (steps & kLongAgo) != 0 : std::popcount(steps & kRecent) > 1;
 }
 
 void Changes::forget(Block& block) {

@@ -27,9 +27,11 @@ public:
     void end_update(Block& block);
 
     void step_ends() { step_++; }
-    bool any() const { return any_; }  // so far
-    // The engine has changed the unit in two of the last eight steps, so that it will again.
-    bool recur(const Unit& unit) const;
+    // Some unit may recur().
+    bool any() const;
+    // Before a step: the engine has changed the unit in two of the last eight steps, so that it will again. `recurred`:
+    // that was so before, and is so until no step of 16 has changed it.
+    bool recur(const Unit& unit, bool recurred) const;
 
     enum class Part { ring, all };
     bool is_dirty(const Unit& unit, Part part = Part::all) const;
@@ -64,8 +66,9 @@ private:
     BackendDevice& device_;
     Registry& registry_;
     EventPool& events_;
+    static constexpr uint32_t kMemory = 32;  // steps
     bool any_ = false;
-    uint32_t step_ = 0;
+    uint32_t step_ = 0, marked_in_ = 0;  // the step under way or next, and the last one with a change
 };
 
 }  // namespace stagehand::core

@@ -72,16 +72,11 @@ bool StoreLane::is_right(const Trace& trace) {
     return false;
 }
 
-bool StoreLane::in_doubt() const { return broken_off_ || lane_.distrusted() != settled_ || lane_.host_is_doubtful(); }
+bool StoreLane::in_doubt() const { return !(doubt() == settled_) || lane_.host_is_doubtful(); }
 
 Status StoreLane::settle() {
     SH_TRY(lane_.settle());
     return lane_.end_doubt();
-}
-
-void StoreLane::note_settled(const Doubt& before) {
-    broken_off_ = false;
-    settled_ = before.distrusted;
 }
 
 }  // namespace stagehand::core

@@ -50,11 +50,13 @@ public:
     // note_settled().
     bool in_doubt() const;
     struct Doubt {
-        size_t distrusted = 0;
+        size_t distrusted = 0;    // helpers
+        uint64_t broken_off = 0;  // failed calls that have left copies of helpers
+        bool operator==(const Doubt&) const = default;
     };
-    Doubt doubt() const { return {lane_.distrusted()}; }
+    Doubt doubt() const { return {lane_.distrusted(), broken_off_}; }
     Status settle();
-    void note_settled(const Doubt& before);
+    void note_settled(const Doubt& before) { settled_ = before; }
     Status synchronize() { return lane_.synchronize(); }  // needs no mutex
 
 private:
@@ -66,8 +68,8 @@ private:
     BackendDevice& device_;
     HelpedLane lane_;
     transfer::WaitSet waited_;  // by the lane, of the call under way
-    bool broken_off_ = false;   // a failed call has left copies of helpers
-    size_t settled_ = 0;        // helpers that have failed, and write no more
+    uint64_t broken_off_ = 0;
+    Doubt settled_;  // what has ended
 };
 
 }  // namespace stagehand::core

@@ -41,7 +41,8 @@ WriteBack::Store& WriteBack::take() {
 }
 
 Status WriteBack::begin(Unit& unit, Part part) {
-    if (unit.writing() != Writing::none || !changes_.is_dirty(unit, part) || lane_.in_doubt()) return Status();
+    if (unit.memory == Memory::none || unit.writing() != Writing::none) return Status();
+    if (!changes_.is_dirty(unit, part) || lane_.in_doubt()) return Status();
     SH_TRY(changes_.take_event(unit));
     Store& store = take();
     store.unit = registry_.index_of(unit);
@@ -205,6 +206,27 @@ Status WriteBack::end_doubts(std::unique_lock<std::mutex>& lock) {
         lane_.note_settled(doubt);
     }
     return Status();
+}
+
+Status WriteBack::begin_left(std::unique_lock<std::mutex>& lock) {
+    if (!lane_.in_doubt()) return Status();
+    SH_TRY(end_doubts(lock));
+    for (Unit& unit : registry_.units())
+        if (unit.live && unit.dirty() && !unit.held) SH_TRY(begin(unit, Part::ring));
+    return Status();
+}
+
+void WriteBack::give_up() {
+    if (landing_.empty()) return;
+    const std::string name = registry_.name_of(registry_.unit(landing_.front()->unit));
+    failure_ = Status(SH_ERROR_BACKEND, name + (landing_.size() > 1 ? " and others were" : " was") +
+                                            " not written back whole: a device that helped has failed, and may still "
+                                            "write the source");
+    for (Store* const store : landing_) {
+        changes_.end(registry_.unit(store->unit), true);
+        stores_.give(*store);
+    }
+    landing_.clear();
 }
 
 Status WriteBack::begin_or_wait(Unit& unit, Part part, std::unique_lock<std::mutex>& lock) {

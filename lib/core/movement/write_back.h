@@ -49,6 +49,8 @@ public:
     // that may wait calls begin_or_wait(), which either begins or waits for that helper, and asks again.
     Status begin(Unit& unit, Part part);
     Status begin_or_wait(Unit& unit, Part part, std::unique_lock<std::mutex>& lock);
+    // Begins what begin() has left because of such a helper.
+    Status begin_left(std::unique_lock<std::mutex>& lock);
     // Finds out which write-backs of helpers have come. Never waits. What a failed helper had a part in is written
     // again, at once or at the next need.
     void look();
@@ -76,8 +78,11 @@ public:
     // bytes that had become dirty again. Returns an error if a failed helper may still write a source. The mutex is
     // given up only after a failure.
     Status land_until(uint64_t begun, std::unique_lock<std::mutex>& lock, bool* out_again);
-    // Waits until nothing that was begun reads or writes a unit. The mutex is given up until workers have ended.
+    // Waits until nothing that was begun reads or writes a unit. The mutex is given up until workers, and helpers that
+    // have failed, have ended. A failed helper that may still write sources is no failure of this call: its write-backs
+    // stay, and give_up() ends them as if they had succeeded, and notes a failure.
     Status finish(std::unique_lock<std::mutex>& lock);
+    void give_up();
 
     // Records the event after the copies that are queued on the device.
     Status record(sh_backend_event event) { return lane_.record(event); }

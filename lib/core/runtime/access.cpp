@@ -20,8 +20,9 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
+    if (!parts_.gate.is_open()) return;
     parts_.write_back.look();  // pages that have been written back are free
-    if (plan_.exists() && parts_.gate.is_open() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
+    if (plan_.exists() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
 }
 
 Status Access::release(Block& block, sh_stream stream) {
@@ -110,9 +111,7 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
         }
         if (unit.memory == Memory::unordered && !pin) pin.emplace(parts_.unordered, unit);
         if (const Obstacle obstacle = parts_.contents.in_the_way(unit); obstacle.kind != Obstacle::none) {
-            const uint64_t began = parts_.backend().now_ns();
             SH_TRY(clearance_.remove(obstacle, &unit, lock));
-            if (obstacle.kind == Obstacle::writing) views_.note_wait(unit, began, view_flags);
             continue;
         }
         parts_.prefetcher.restart();

@@ -63,6 +63,7 @@ void PlanInForce::look_at_times() {
     bool changed = false;
     const Status status = no_throw([&] {  // after a failure, the next sample tells
         Planner::Limits with = limits();
+        with.changing = changes_planned_;
         SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
         return watch_.look(planner_, with, plan_, &changed);
     });
@@ -124,6 +125,7 @@ Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
     SH_TRY(parts_.helpers.rest());
     // A helper that may still write host memory has nothing to do with the device's.
+    SH_TRY(no_throw([&] { return parts_.write_back.give_up(), Status(); }));
     const Status helpers = parts_.write_back.rest();
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
@@ -141,7 +143,6 @@ Planner::Limits PlanInForce::limits() const {
     limits.keep_all = protections_.all();
     limits.helped_bytes_per_ns = parts_.helpers.speed();
     limits.back_helped_bytes_per_ns = parts_.write_back.helpers_speed();
-    limits.changing = changing_units();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
         limits.unpack_batch_bytes = parts_.unpack_memory.batch_bytes(parts_.device->arbiter().total_pages());
@@ -231,22 +232,31 @@ Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) 
 std::vector<bool> PlanInForce::changing_units() const {
     std::vector<bool> changing;
     if (!parts_.changes.any()) return changing;
-    for (const Unit& unit : parts_.registry.units()) changing.push_back(unit.live && parts_.changes.recur(unit));
+    const auto units = parts_.registry.units();
+    changing.resize(units.size());
+    for (size_t i = 0; i < units.size(); i++)
+        changing[i] = units[i].live && parts_.changes.recur(units[i], counts_on_changes(i));
     return changing;
 }
 
-// Write-backs need room beside the loads. A few do not.
+// Write-backs need room beside the loads. A few do not. An engine that changes its ways often is followed more and more
+// rarely.
 void PlanInForce::look_at_changes() {
     constexpr uint64_t kPart = 8;
-    if (!parts_.changes.any()) return;
+    constexpr uint32_t kLeastInterval = 8, kMostInterval = 1024;  // steps from one plan to the next
+    if (changes_wait_) changes_wait_--;
+    if (changes_differ_ || changes_wait_ || (!parts_.changes.any() && changes_planned_.empty())) return;
     uint64_t streamed = 0, other = 0;
     const auto units = parts_.registry.units();
     for (size_t i = 0; i < units.size(); i++) {
-        const bool planned = i < changes_planned_.size() && changes_planned_[i];
+        const bool planned = counts_on_changes(i);
         streamed += units[i].ring_pages;
-        if (units[i].ring_pages && parts_.changes.recur(units[i]) != planned) other += units[i].ring_pages;
+        if (units[i].ring_pages && parts_.changes.recur(units[i], planned) != planned) other += units[i].ring_pages;
     }
     changes_differ_ = other && other * kPart >= streamed;
+    if (!changes_differ_) return;
+    changes_interval_ = std::clamp(2 * changes_interval_, kLeastInterval, kMostInterval);
+    changes_wait_ = changes_interval_;
 }
 
 Status PlanInForce::rest_helpers() {
@@ -348,6 +358,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
     if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking());
     Planner::Limits with = limits();
+    with.changing = changing_units();
     // Also before the order is known: later there may be no free page to measure with.
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     const bool measured = parts_.meter.measured() && parts_.order.known();
@@ -394,7 +405,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         parts_.stats.given_up_bytes += (held_before - parts_.placement.pages()) * parts_.page_bytes();
     plan_ = std::move(result);
     sources_planned_ = sources;
-    changes_planned_ = with.changing;
+    changes_planned_ = std::move(with.changing);
     changes_differ_ = false;
     Holding held = holding();
     held.pages = share;
@@ -423,6 +434,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
     if (parts_.registry.has_packed_tensors() && !parts_.gate.is_away()) SH_TRY(parts_.device->measure_unpacking());
     Planner::Limits with = limits();
+    with.changing = changing_units();
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) {
         with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;

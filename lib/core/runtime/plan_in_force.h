@@ -36,6 +36,8 @@ public:
     StepWatch& watch() { return watch_; }
     const StepWatch& watch() const { return watch_; }
     void look_at_times();
+    // The same if the engine changes more or fewer blocks in each step than the plan counts on.
+    void look_at_changes();
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
     // runtimes that hold more than their share give it back first. The mutex is given up on the way, so the door is
@@ -104,7 +106,7 @@ private:
     Status choose_helpers(std::span<const Place> places, bool streams);
     Status rest_helpers();
     std::vector<bool> changing_units() const;
-    void look_at_changes();
+    bool counts_on_changes(size_t unit) const { return unit < changes_planned_.size() && changes_planned_[unit]; }
     Status flush_dirty(Lock& lock);
     Status put_into_force(const Planner::Result& result, Lock& lock);
     Planner::Limits limits() const;
@@ -128,7 +130,9 @@ private:
     uint64_t sources_planned_ = 0;       // Registry::source_changes() of the plan
     std::vector<bool> changes_planned_;  // for each unit, whether the plan counts on changes in each step
     bool changes_differ_ = false;        // the engine changes much more or less
-    bool was_measured_ = false;          // compute times have been measured once, or are being measured
+    // Steps until changes are looked at again: in the whole, and left.
+    uint32_t changes_interval_ = 0, changes_wait_ = 0;
+    bool was_measured_ = false;  // compute times have been measured once, or are being measured
     uint64_t trimmed_to_ = UINT64_MAX;
 
     // What a pause has taken away.

@@ -65,7 +65,7 @@ Status Runtime::close(Lock& lock) {
     Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
         status = no_throw([&] { return plan_.give_back(lock); });
-        if (status.ok()) return status;
+        if (status.ok()) return parts_.write_back.take_failure();  // changes may be lost
         log_line(SH_LOG_WARNING, "%s: an attempt to close the runtime failed: %s", name().c_str(), status.text());
     }
     if (!parts_.placement.pages()) return status;
@@ -147,6 +147,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     if (parts_.gate.views())
         return Status(SH_ERROR_INVALID_STATE, tenant_name() + " cannot plan while views are held: release them first");
     plan_.use_all();
+    if (plan_.exists()) plan_.look_at_changes();
     if (plan_.is_due()) {
         if (graphs_.hold_the_plan()) SH_TRY(drops_graphs ? graphs_.drop(lock) : graphs_.held());
         SH_TRY(plan_.change(lock, true));
@@ -175,7 +176,9 @@ Status Runtime::synchronize(Lock& lock) {
     Status status;
     for (bool again = true; again && status.ok();) {
         again = false;
+        status = parts_.write_back.begin_left(lock);
         const uint64_t begun = parts_.write_back.begun();
+        if (!status.ok()) break;
         status = unlocked(lock, [&] {
             const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
             return loads.ok() ? back : loads;

@@ -197,9 +197,17 @@ bool Bond::host_is_doubtful() const {
     return std::ranges::any_of(ways_, [](const Way& way) { return way.relay->host_is_doubtful(); });
 }
 
+// Others ask the bond meanwhile, and a helper that has failed may take long to answer.
 Status Bond::end_doubt() {
-    std::lock_guard lock(mutex_);
-    for (Way& way : ways_) SH_TRY(way.relay->end_doubt());
+    std::unique_lock lock(mutex_);
+    for (size_t i = 0; i < ways_.size(); i++) {
+        Relay& relay = *ways_[i].relay;
+        if (!relay.host_is_doubtful()) continue;
+        lock.unlock();
+        const Status ended = relay.end_doubt();
+        lock.lock();
+        SH_TRY(ended);
+    }
     return Status();
 }
 

@@ -21,8 +21,9 @@ protected:
                 sh_view view = SH_VIEW_INIT;
                 SUCCEEDS(sh_acquire(model_.runtime(), model_.id(i), SH_STREAM_HOST, 0, &view));
                 SUCCEEDS(model_.compare(i, view, SH_STREAM_HOST));
-                if (std::find(changed.begin(), changed.end(), i) != changed.end())
+                if (std::find(changed.begin(), changed.end(), i) != changed.end()) {
                     SUCCEEDS(model_.overwrite(i, view, ++version_));
+                }
                 SUCCEEDS(sh_release(model_.runtime(), model_.id(i), SH_STREAM_HOST));
             }
             SUCCEEDS(sh_step_end(model_.runtime()));
@@ -52,11 +53,38 @@ TEST_F(PlansForChanges, give_room_while_the_engine_changes_and_take_it_back) {
     EXPECT_GE(model_.plan().step_ns, step_ns);
     steps(6, forward(model_.size()));
     EXPECT_EQ(plans(), before + 1) << "nothing is new";
-    steps(6, {});
+    steps(15, {});
     EXPECT_EQ(plans(), before + 1) << "it may change them again";
-    steps(4, {});
+    steps(5, {});
     EXPECT_EQ(plans(), before + 2);
     EXPECT_EQ(ring(), fixed);
+    expect_right();
+}
+
+// Every few steps, as an optimizer after several steps that accumulate.
+TEST_F(PlansForChanges, stay_while_changes_come_at_intervals) {
+    SUCCEEDS(model_.schedule(forward(model_.size()), 1));
+    steps(2, {});
+    const uint64_t fixed = ring(), before = plans();
+    for (int interval = 2; interval <= 7; interval++) {
+        for (int k = 0; k < 3; k++) {
+            steps(1, forward(model_.size()));
+            steps(interval - 1, {});
+        }
+        EXPECT_EQ(plans(), before + 1) << interval;
+        EXPECT_GT(ring(), fixed * 3 / 2);
+    }
+    expect_right();
+}
+
+// At 20 steps with changes and 20 without, a plan for each would be made. It is followed more and more rarely.
+TEST_F(PlansForChanges, become_rare_for_an_engine_that_changes_its_ways) {
+    SUCCEEDS(model_.schedule(forward(model_.size()), 1));
+    steps(2, {});
+    const uint64_t before = plans();
+    for (int k = 0; k < 16; k++) steps(20, k % 2 ? std::vector<size_t>() : forward(model_.size()));
+    EXPECT_GE(plans(), before + 3);
+    EXPECT_LE(plans(), before + 6) << "of 16";
     expect_right();
 }
 

@@ -122,7 +122,10 @@ private:
     double back_ns(size_t use) const {
         const size_t length = problem_.trace.size();
         const size_t held = std::max<size_t>(1, std::min<size_t>(problem_.max_held, length));
-        const uint32_t number = problem_.trace[(use + length - (held - 1)) % length].unit;
+        const size_t released = (use + length - (held - 1)) % length;
+        const uint32_t number = problem_.trace[released].unit;
+        for (size_t later = released + 1; later < length; later++)
+            if (problem_.trace[later].unit == number) return 0;  // written back after its last use
         const UnitPlan& where = plan_.units[number];
         if (!problem_.units[number].changes || problem_.back_bytes_per_ns <= 0 || !where.streamed_pages) return 0;
         uint64_t bytes = 0;
