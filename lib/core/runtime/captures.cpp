@@ -1,5 +1,6 @@
 #include "core/runtime/captures.h"
 
+#include "base/log.h"
 #include "base/no_throw.h"
 
 namespace stagehand::core {
@@ -42,6 +43,9 @@ Status Captures::begin(sh_stream stream) {
         return status;
     }
     capture_ = std::move(capture);
+    if (parts_.helpers.any())
+        log_line(SH_LOG_INFO, "%s: the graph copies over the device's own link: helpers have no part in graphs",
+                 parts_.gate.name().c_str());
     return Status();
 }
 

@@ -3317,6 +3317,8 @@ Before this call, the caller
 
 Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
 as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
+It also has one if a helper has failed in a write-back: a change may be lost, and the helper may still write the
+source. See docs/concepts.md.
 @blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
 runtimes of the device.
 @threads Not from a callback of a runtime on the same device.
@@ -3899,7 +3901,7 @@ Since 0.1*/
         busy_ns: i64,
     ) -> sh_status;
     /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
-another order). The old plan stays until a step begins without held views. No step is under way after an error.
+another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No step is under way after an error.
 @retval SH_OK                         The step is under way.
 @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
 see sh_pause().
