@@ -246,14 +246,20 @@ void PlanInForce::look_at_changes() {
     constexpr uint32_t kLeastInterval = 8, kMostInterval = 1024;  // steps from one plan to the next
     if (changes_wait_) changes_wait_--;
     if (changes_differ_ || changes_wait_ || (!parts_.changes.any() && changes_planned_.empty())) return;
-    uint64_t streamed = 0, other = 0;
+    struct Pages {
+        uint64_t all = 0, other = 0;
+        bool differ() const { return other && other * kPart >= all; }
+    } streamed, whole;
     const auto units = parts_.registry.units();
     for (size_t i = 0; i < units.size(); i++) {
-        const bool planned = counts_on_changes(i);
-        streamed += units[i].ring_pages;
-        if (units[i].ring_pages && parts_.changes.recur(units[i], planned) != planned) other += units[i].ring_pages;
+        if (units[i].memory != Memory::planned) continue;
+        const bool planned = counts_on_changes(i), other = parts_.changes.recur(units[i], planned) != planned;
+        streamed.all += units[i].ring_pages;
+        whole.all += units[i].pages;
+        streamed.other += other ? units[i].ring_pages : 0;
+        whole.other += other ? units[i].pages : 0;
     }
-    changes_differ_ = other && other * kPart >= streamed;
+    changes_differ_ = streamed.all && (streamed.differ() || whole.differ());
     if (!changes_differ_) return;
     changes_interval_ = std::clamp(2 * changes_interval_, kLeastInterval, kMostInterval);
     changes_wait_ = changes_interval_;

@@ -324,7 +324,7 @@ TEST_F(ChangedPackedBlocks, ArePackedUntilTheyAreWritten) {
         SUCCEEDS(sh_source_replace(runtime_, blocks_[i], &segment, 1));
     }
     SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), blocks_.size()));
-    steps(18);  // until plans count on no changes any more
+    steps(40);  // until plans count on no changes any more
     EXPECT_LT(brought_by(2), packed_step * 5 / 4);
     change(2);
     steps(2);
