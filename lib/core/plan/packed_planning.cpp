@@ -157,13 +157,19 @@ double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t ke
     return streamed > kept ? kept / streamed : 1;
 }
 
+// Makes a plan for what memory for packed weights leaves. Blocks outside the order may need more than that.
+Status Planner::make_beside(const Order& order, const Limits& limits, uint64_t left_pages, Result* out) {
+    SH_TRY(make_within(order, limits, left_pages, out));
+    return out->least_pages <= left_pages ? Status() : Status(SH_ERROR_BUDGET);
+}
+
 // Makes a plan that keeps packed weights in so many of the pages, and puts it in place of a longer one.
 // `out_needed`: the pages that all chunks of its streamed parts would take.
 Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
                          uint64_t* out_needed) {
     with.kept_part.assign(registry_.units().size(), estimate_kept_part(problem.model, kept_pages));
     Result result;
-    SH_TRY(make_within(order, with, problem.pages - kept_pages, &result));
+    SH_TRY(make_beside(order, with, problem.pages - kept_pages, &result));
     *out_needed = share_out_kept(order, kept_pages, &result);
     result.step_ns = step_ns(order, with, result);
     result.bytes_per_step -= bytes_not_brought(result);
@@ -244,7 +250,7 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
 Status Planner::make_packed(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     const uint64_t pages = pages_to_unpack_in(order, limits, share_pages);
     Status status = Status(SH_ERROR_BUDGET);
-    if (pages) status = make_within(order, limits, share_pages - pages, out);
+    if (pages) status = make_beside(order, limits, share_pages - pages, out);
     if (status.code() == SH_ERROR_BUDGET) {
         Limits on_host = limits;
         on_host.unpack_ns_per_byte = 0;

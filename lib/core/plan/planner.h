@@ -117,6 +117,7 @@ private:
                           Result* out);
 
     Status make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
+    Status make_beside(const Order& order, const Limits& limits, uint64_t left_pages, Result* out);
     uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
                                 bool keeps);
     void state_problem(const Order& order, const Limits& limits);

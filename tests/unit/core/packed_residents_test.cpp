@@ -33,6 +33,33 @@ TEST_F(PackedResidents, AModelThatFitsPackedNeedsNoCopies) {
     EXPECT_LE(device_.memory().peak_bytes, kBudget);
 }
 
+// Memory for packed weights does not take what a block outside the order needs.
+TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
+    for (const uint32_t held : {1, 2, 4}) {
+        for (const int ordered : {12, 16}) {
+            sh_runtime_destroy(runtime_);
+            blocks_.clear();
+            sh_runtime_options four = SH_RUNTIME_OPTIONS_INIT;
+            four.max_held = held;
+            SUCCEEDS(sh_runtime_create(device_.get(), &four, &runtime_));
+            add_blocks(ordered);
+            for (int i = ordered; i < 24; i++)  // in no schedule
+                add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
+            int plans = 0;
+            for (uint64_t budget = 8 * kDeviceMiB; budget <= kBudget; budget += kDeviceMiB / 8) {
+                sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+                options.flags = SH_PLAN_DRY_RUN;
+                options.budget_bytes = budget;
+                sh_plan_info info = SH_PLAN_INFO_INIT;
+                if (sh_plan(runtime_, &options, &info) != SH_OK) continue;
+                plans += info.packed_resident_bytes > 0;
+                ASSERT_GE(info.unordered_bytes, truth_.back().size()) << budget << ", " << held << " held";
+            }
+            EXPECT_GT(plans, 20);
+        }
+    }
+}
+
 // What does not fit packed either is streamed packed, beside the rest.
 TEST_F(PackedResidents, ALargerModelStreamsTheRest) {
     add_blocks(30);
