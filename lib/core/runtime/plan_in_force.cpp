@@ -14,6 +14,12 @@
 namespace stagehand::core {
 namespace {
 
+// Off: with steps of several kinds, plans that count on changes were seen to find no room where there is room.
+constexpr bool kCountsOnChanges = false;
+
+}  // namespace
+namespace {
+
 constexpr int kMemoryAttempts = 3;
 
 }  // namespace
@@ -231,7 +237,7 @@ Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) 
 
 std::vector<bool> PlanInForce::changing_units() const {
     std::vector<bool> changing;
-    if (!parts_.changes.any()) return changing;
+    if (!kCountsOnChanges || !parts_.changes.any()) return changing;
     const auto units = parts_.registry.units();
     changing.resize(units.size());
     for (size_t i = 0; i < units.size(); i++)
@@ -244,6 +250,7 @@ std::vector<bool> PlanInForce::changing_units() const {
 void PlanInForce::look_at_changes() {
     constexpr uint64_t kPart = 8;
     constexpr uint32_t kLeastInterval = 8, kMostInterval = 1024;  // steps from one plan to the next
+    if (!kCountsOnChanges) return;
     if (changes_wait_) changes_wait_--;
     if (changes_differ_ || changes_wait_ || (!parts_.changes.any() && changes_planned_.empty())) return;
     struct Pages {
