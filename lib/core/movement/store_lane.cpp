@@ -32,14 +32,14 @@ Status StoreLane::issue(std::span<const transfer::Command> commands, std::span<c
     const uint64_t helped = lane_.helped_bytes();
     const Status status = issue_helped(commands, waits, out);
     trace->any = lane_.helped_bytes() != helped;
-    broken_off_ = broken_off_ || !status.ok();
+    broken_off_ += !status.ok();
     *out_lost = !status.ok() && lane_.has_lost_helper();
     return status;
 }
 
 Status StoreLane::record(sh_backend_event event) {
     const Status status = lane_.record(event);
-    broken_off_ = broken_off_ || (!status.ok() && lane_.helped());
+    broken_off_ += !status.ok() && lane_.helped();
     return status;
 }
 
