@@ -367,6 +367,7 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
     return status;
 }
 
+// SH_ERROR_BUDGET: the planner has found no plan. It is asked again with fewer kinds of step.
 Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
     if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking());
@@ -405,9 +406,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         held.pages = std::max(held.pages, std::min(share, plan_.share_pages));
         wanted_ = wanted_ || measured;  // the times are in the order, but not yet in a plan
         parts_.device->arbiter().settle(parts_.tenant, std::move(held));
-        // The planner has found no plan for all kinds of step. It is asked again with fewer.
-        if (!made || status.code() != SH_ERROR_BUDGET) return status;
-        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, status.text());
+        return made ? Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, status.text()) : status;
     }
     exists_ = status.ok();
     if (!status.ok()) {
