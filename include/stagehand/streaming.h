@@ -50,7 +50,8 @@ enum {
 
 /**
  * Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
- * another order). The old plan stays until a step begins without held views. No step is under way after an error.
+ * another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
+ * step is under way after an error.
  * @retval SH_OK                         The step is under way.
  * @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
  *                                       see sh_pause().

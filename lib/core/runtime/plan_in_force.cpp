@@ -14,12 +14,6 @@
 namespace stagehand::core {
 namespace {
 
-// Off: what a plan does with it is tested (changed_units_test.cpp), and following the engine is not tried enough yet.
-constexpr bool kCountsOnChanges = false;
-
-}  // namespace
-namespace {
-
 constexpr int kMemoryAttempts = 3;
 
 }  // namespace
@@ -237,7 +231,7 @@ Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) 
 
 std::vector<bool> PlanInForce::changing_units() const {
     std::vector<bool> changing;
-    if (!kCountsOnChanges || !parts_.changes.any()) return changing;
+    if (!parts_.changes.any()) return changing;
     const auto units = parts_.registry.units();
     changing.resize(units.size());
     for (size_t i = 0; i < units.size(); i++)
@@ -250,7 +244,6 @@ std::vector<bool> PlanInForce::changing_units() const {
 void PlanInForce::look_at_changes() {
     constexpr uint64_t kPart = 8;
     constexpr uint32_t kLeastInterval = 8, kMostInterval = 1024;  // steps from one plan to the next
-    if (!kCountsOnChanges) return;
     if (changes_wait_) changes_wait_--;
     if (changes_differ_ || changes_wait_ || (!parts_.changes.any() && changes_planned_.empty())) return;
     struct Pages {
