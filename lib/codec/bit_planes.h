@@ -26,24 +26,32 @@ inline uint8_t gather_bits(uint64_t eight, uint32_t bit) {
     return static_cast<uint8_t>(((eight >> bit & kLowBits) * 0x0102040810204080) >> 56);
 }
 
+// `bytes`, or the first eight of more, filled up with zeros.
+inline uint64_t load_up_to_eight(const uint8_t* from, uint32_t bytes) {
+    if (bytes >= 8) return load_eight(from);
+    uint64_t eight = 0;
+    std::memcpy(&eight, from, bytes);
+    return eight;
+}
+
 // Writes the planes of the lowest bits of `count` bytes, a multiple of 32, one plane after another. Returns the end.
-inline uint8_t* write_planes(const uint8_t* bytes, uint32_t count, uint32_t planes, uint8_t* to) {
+template <uint32_t kPlanes>
+uint8_t* write_planes(const uint8_t* bytes, uint32_t count, uint8_t* to) {
     const uint32_t stride = count / 8;
     for (uint32_t i = 0; i < count; i += 16) {
 #ifdef __SSE2__
         // The processor gathers the highest bits of sixteen bytes by itself.
-        const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + i));
-        for (uint32_t plane = 0; plane < planes; plane++) {
-            const auto bits = static_cast<uint16_t>(
-                _mm_movemask_epi8(_mm_sll_epi64(sixteen, _mm_cvtsi32_si128(static_cast<int>(7 - plane)))));
+        __m128i sixteen = _mm_slli_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + i)), 8 - kPlanes);
+        for (uint32_t plane = kPlanes; plane-- > 0; sixteen = _mm_add_epi8(sixteen, sixteen)) {
+            const auto bits = static_cast<uint16_t>(_mm_movemask_epi8(sixteen));
             std::memcpy(to + plane * stride + i / 8, &bits, sizeof bits);
         }
 #else
-        for (uint32_t plane = 0; plane < planes; plane++)
+        for (uint32_t plane = 0; plane < kPlanes; plane++)
             for (const uint32_t k : {i, i + 8}) to[plane * stride + k / 8] = gather_bits(load_eight(bytes + k), plane);
 #endif
     }
-    return to + uint64_t(planes) * stride;
+    return to + uint64_t(kPlanes) * stride;
 }
 
 namespace detail {

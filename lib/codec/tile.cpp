@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "codec/bit_planes.h"
 
@@ -54,34 +55,72 @@ struct Elements {
 
 using Bytes = std::array<uint8_t, kTileElements>;
 
+// How often each exponent is there.
+template <uint32_t kExponentBits>
+std::array<uint32_t, 1 << kExponentBits> count_exponents(const uint8_t* exponents, uint32_t elements) {
+    constexpr uint32_t kExponents = 1 << kExponentBits;
+    std::array<uint32_t, kExponents> counts{};
+    if constexpr (kExponentBits <= 5) {
+        // Pairs of neighbours are counted, in half the steps.
+        std::array<std::array<uint32_t, kExponents * kExponents>, 2> pairs{};
+        uint32_t i = 0;
+        for (; i + 4 <= elements; i += 4) {
+            pairs[0][exponents[i] | exponents[i + 1] << kExponentBits]++;
+            pairs[1][exponents[i + 2] | exponents[i + 3] << kExponentBits]++;
+        }
+        for (; i < elements; i++) counts[exponents[i]]++;
+        for (uint32_t high = 0; high < kExponents; high++) {
+            const uint32_t* const a = &pairs[0][high << kExponentBits];
+            const uint32_t* const b = &pairs[1][high << kExponentBits];
+            uint32_t with_high = 0;
+            for (uint32_t low = 0; low < kExponents; low++) {
+                counts[low] += a[low] + b[low];
+                with_high += a[low] + b[low];
+            }
+            counts[high] += with_high;
+        }
+    } else {
+        // Four counts, so that equal neighbours do not wait for each other.
+        std::array<std::array<uint32_t, kExponents>, 4> parts{};
+        for (uint32_t i = 0; i < elements; i++) parts[i % 4][exponents[i]]++;
+        for (uint32_t e = 0; e < kExponents; e++) counts[e] = parts[0][e] + parts[1][e] + parts[2][e] + parts[3][e];
+    }
+    return counts;
+}
+
 // The most frequent exponents, and the number of elements that have another one.
+template <uint32_t kExponentBits>
 struct Code {
     std::array<uint8_t, kTableSize> table{};  // places that are left over have the exponent 0, after its own place
     uint32_t escapes = 0;
 
     Code(const uint8_t* exponents, uint32_t elements) {
-        // Four counts, so that equal neighbours do not wait for each other.
-        std::array<std::array<uint32_t, 256>, 4> parts{};
-        for (uint32_t i = 0; i < elements; i++) parts[i % 4][exponents[i]]++;
-        std::array<uint32_t, 256> counts;
-        for (uint32_t e = 0; e < 256; e++) counts[e] = parts[0][e] + parts[1][e] + parts[2][e] + parts[3][e];
+        std::array<uint32_t, 1 << kExponentBits> counts = count_exponents<kExponentBits>(exponents, elements);
+        std::array<uint8_t, 1 << kExponentBits> used;
+        uint32_t left = 0;
+        for (uint32_t e = 0; e < counts.size(); e++) {
+            used[left] = static_cast<uint8_t>(e);
+            left += counts[e] != 0;
+        }
         escapes = elements;
         for (uint8_t& place : table) {
-            const auto most = std::max_element(counts.begin(), counts.end());
-            if (*most == 0) break;
-            place = static_cast<uint8_t>(most - counts.begin());
-            escapes -= *most;
-            *most = 0;
+            const auto most = std::max_element(used.begin(), used.begin() + left,
+                                               [&](uint8_t a, uint8_t b) { return counts[a] < counts[b]; });
+            if (most == used.begin() + left || counts[*most] == 0) break;
+            place = *most;
+            escapes -= std::exchange(counts[*most], 0);
         }
     }
 
-    // Comparisons with all of the table run on many elements at once, and a lookup does not.
+    // Comparisons with all of the table run on many elements at once, and a lookup does not. The first place counts.
     void write(const uint8_t* exponents, uint32_t elements, uint8_t* codes) const {
         for (uint32_t i = 0; i < elements; i++) {
-            uint8_t code = kEscape;
-            for (uint32_t place = kTableSize; place-- > 0;)
-                code = exponents[i] == table[place] ? static_cast<uint8_t>(place) : code;
-            codes[i] = code;
+            uint8_t before_escape = 0;
+            for (uint32_t place = kTableSize; place-- > 0;) {
+                const uint8_t here = exponents[i] == table[place] ? static_cast<uint8_t>(kEscape - place) : uint8_t(0);
+                before_escape = before_escape > here ? before_escape : here;
+            }
+            codes[i] = static_cast<uint8_t>(kEscape - before_escape);
         }
     }
 };
@@ -100,10 +139,16 @@ const uint8_t* read_planes(const uint8_t* from, uint32_t elements, uint32_t plan
 // Of eight codes: a bit in the place of each that is 7.
 uint64_t escapes_of(uint64_t codes) { return codes & codes >> 1 & codes >> 2 & kLowBits; }
 
-uint8_t* write_escapes(const uint8_t* codes, const uint8_t* exponents, uint32_t elements, uint8_t* to) {
-    for (uint32_t i = 0; i < elements; i += 8)  // codes are filled up with zeros
-        for (uint64_t left = escapes_of(load_eight(codes + i)); left; left &= left - 1)
-            *to++ = exponents[i + static_cast<uint32_t>(std::countr_zero(left)) / 8];
+// The exponents of the elements that have a bit in all of the code's planes.
+uint8_t* write_escapes(const uint8_t* planes, const uint8_t* exponents, uint32_t elements, uint8_t* to) {
+    static_assert(kEscape == (1 << kCodeBits) - 1);
+    const uint32_t stride = elements / 8;
+    for (uint32_t i = 0; i < stride; i += 8) {
+        uint64_t left = ~uint64_t(0);
+        for (uint32_t plane = 0; plane < kCodeBits; plane++)
+            left &= load_up_to_eight(planes + plane * stride + i, stride - i);
+        for (; left; left &= left - 1) *to++ = exponents[8 * i + static_cast<uint32_t>(std::countr_zero(left))];
+    }
     return to;
 }
 
@@ -113,9 +158,9 @@ uint64_t pack_elements(const void* from, uint32_t elements, uint8_t* to_header, 
     std::array<typename Of::Word, kTileElements> words;
     std::memcpy(words.data(), from, uint64_t(elements) * sizeof(typename Of::Word));
     const uint32_t all = filled(elements);
-    Bytes exponents, codes;
+    Bytes exponents, planes;
     for (uint32_t i = 0; i < elements; i++) exponents[i] = Of::exponent(words[i]);
-    const Code code(exponents.data(), elements);
+    const Code<Of::kExponent> code(exponents.data(), elements);
     const uint64_t raw = Of::raw_bytes(elements), size = Of::coded_bytes(elements, code.escapes);
     TileHeader header = {};
     if ((kHeaderBytes + size) * 20 > (kHeaderBytes + raw) * 19) {
@@ -129,24 +174,19 @@ uint64_t pack_elements(const void* from, uint32_t elements, uint8_t* to_header, 
     header.escapes = code.escapes;
     std::copy(code.table.begin(), code.table.end(), header.table);
     std::memcpy(to_header, &header, sizeof header);
-    uint8_t* next = to;
 
-    code.write(exponents.data(), elements, codes.data());
-    std::fill(codes.begin() + elements, codes.begin() + all, uint8_t(0));
-    next = write_planes(codes.data(), all, kCodeBits, next);
-    if constexpr (Of::kRestPlanes > 0) {
-        Bytes bytes;
+    code.write(exponents.data(), elements, planes.data());
+    if constexpr (Of::kRestPlanes > 0)
         for (uint32_t i = 0; i < elements; i++)
-            bytes[i] = static_cast<uint8_t>(Of::rest(words[i]) >> (8 * Of::kRestBytes));
-        std::fill(bytes.begin() + elements, bytes.begin() + all, uint8_t(0));
-        next = write_planes(bytes.data(), all, Of::kRestPlanes, next);
-    }
+            planes[i] |= static_cast<uint8_t>(Of::rest(words[i]) >> (8 * Of::kRestBytes) << kCodeBits);
+    std::fill(planes.begin() + elements, planes.begin() + all, uint8_t(0));
+    uint8_t* next = write_planes<kCodeBits + Of::kRestPlanes>(planes.data(), all, to);
     for (uint32_t byte = 0; byte < Of::kRestBytes; byte++) {
         for (uint32_t i = 0; i < elements; i++) next[i] = static_cast<uint8_t>(Of::rest(words[i]) >> (8 * byte));
         std::fill(next + elements, next + all, uint8_t(0));
         next += all;
     }
-    next = write_escapes(codes.data(), exponents.data(), elements, next);
+    next = write_escapes(to, exponents.data(), all, next);
     std::fill(next, to + size, uint8_t(0));
     return size;
 }
