@@ -36,7 +36,10 @@ enum {
 };
 enum {
     /** The device may help others of its backend whose `helpers` are "auto". */
-    SH_HELPS_OTHERS = 1
+    SH_HELPS_OTHERS = 1,
+    /** Captured graphs of this device copy over the links of its helpers, too. A launch does not give way to a helper's
+        own copies. See sh_capture_begin(). */
+    SH_HELPED_IN_GRAPHS = 2
 };
 /** Host memory comes from any NUMA node. */
 #define SH_HOST_NODE_ANY 0xffffffff
@@ -107,9 +110,9 @@ typedef struct sh_device_options {
         step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
         nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
         the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
-        own link. The text is copied. NULL, "": none. \since 0.2 */
+        own link without SH_HELPED_IN_GRAPHS. The text is copied. NULL, "": none. \since 0.2 */
     const char* helpers;
-    uint32_t device_flags; /**< SH_HELPS_OTHERS, or 0. \since 0.2 */
+    uint32_t device_flags; /**< SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */
 } sh_device_options;
 

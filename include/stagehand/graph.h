@@ -53,6 +53,10 @@ typedef struct sh_graph sh_graph;
  * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
  * lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
  * names the block, and the capture goes on.
+ *
+ * With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory, and batches of packed weights, are divided
+ * among the links of the device and of the helpers that help the runtime now, by the speeds that are known now. The
+ * driver records the copies of all devices in one graph. A launch always uses them all.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -90,8 +94,9 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * block if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of
  * steps decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
  * @retval SH_OK                     The graph may be launched.
- * @retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
- *                                   address. Capture the graph again.
+ * @retval SH_ERROR_STALE            The plan has changed, memory in which the graph unpacks weights has another
+ *                                   address, or a helper that has a part in the graph does not help any more or has
+ *                                   other memory for it: the text names the helper. Capture the graph again.
  * @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been

@@ -22,4 +22,9 @@ SH_API void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, ui
 // Returns the number of events that exist now on the device that was opened last.
 SH_API uint64_t sh_test_events(void);
 SH_API const char* sh_test_capture_error(void);
+// From now on, copies to devices other than the first one are refused after so many. Returns the number since the last
+// call.
+SH_API uint64_t sh_test_refuse_copies(uint64_t after);
+// Whether those devices answer what is asked of their events.
+SH_API void sh_test_answer(bool answer);
 }

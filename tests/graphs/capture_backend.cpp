@@ -18,11 +18,13 @@ using Kind = stagehand::test::Recording::Kind;
 struct Device {
     const sh_backend* host = nullptr;
     sh_backend_device* inner = nullptr;
-    stagehand::test::Recorder recorder;
     std::atomic<uint64_t> events{0};
 };
 
 const sh_backend_host* services = nullptr;
+stagehand::test::Recorder recorder;
+std::atomic<uint64_t> allowed_copies = UINT64_MAX, helpers_copies = 0;
+std::atomic<bool> helpers_answer = true;
 Device* first = nullptr;  // device 0, which captures; the others help it
 
 Device& of(sh_backend_device* handle) { return *reinterpret_cast<Device*>(handle); }
@@ -45,14 +47,14 @@ template <class Replay>
 sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, const Replay& replay) {
     return guarded([&]() -> sh_status {
         Device& device = of(handle);
-        const Answer answer = device.recorder.note(stream, kind, replay);
+        const Answer answer = recorder.note(device.inner, stream, kind, replay);
         return unless(device, answer, [&] { return replay(*device.host, device.inner, stream); });
     });
 }
 
 sh_status stream_synchronize(sh_backend_device* handle, sh_stream stream) {
     Device& device = of(handle);
-    return unless(device, device.recorder.synchronize(stream),
+    return unless(device, recorder.synchronize(stream),
                   [&] { return device.host->stream_synchronize(device.inner, stream); });
 }
 
@@ -71,7 +73,7 @@ sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_str
     return guarded([&] {
         if (!event) return fail(SH_ERROR_INVALID_HANDLE, "0 is never an event");  // a capture would take it
         Device& device = of(handle);
-        return unless(device, device.recorder.record(stream, event),
+        return unless(device, recorder.record(device.inner, stream, event),
                       [&] { return device.host->event_record(device.inner, event, stream); });
     });
 }
@@ -79,21 +81,20 @@ sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_str
 sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_backend_event event) {
     return guarded([&] {
         Device& device = of(handle);
-        return unless(device, device.recorder.wait(stream, event),
+        return unless(device, recorder.wait(device.inner, stream, event),
                       [&] { return device.host->stream_wait_event(device.inner, stream, event); });
     });
 }
 
 sh_status event_query(sh_backend_device* handle, sh_backend_event event, uint32_t* out_done) {
     Device& device = of(handle);
-    return unless(device, device.recorder.ask(event),
-                  [&] { return device.host->event_query(device.inner, event, out_done); });
+    if (&device != first && !helpers_answer) return fail(SH_ERROR_BACKEND, "the test refuses the query");
+    return unless(device, recorder.ask(event), [&] { return device.host->event_query(device.inner, event, out_done); });
 }
 
 sh_status event_synchronize(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
-    return unless(device, device.recorder.ask(event),
-                  [&] { return device.host->event_synchronize(device.inner, event); });
+    return unless(device, recorder.ask(event), [&] { return device.host->event_synchronize(device.inner, event); });
 }
 
 sh_status event_create(sh_backend_device* handle, uint32_t timing, sh_backend_event* event) {
@@ -105,13 +106,15 @@ sh_status event_create(sh_backend_device* handle, uint32_t timing, sh_backend_ev
 
 sh_status event_destroy(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
-    device.recorder.forget(event);
+    recorder.forget(event);
     const sh_status status = device.host->event_destroy(device.inner, event);
     if (status == SH_OK) device.events--;
     return told(device, status);
 }
 
 sh_status copy_to_device(sh_backend_device* handle, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+    if (&of(handle) != first && helpers_copies++ >= allowed_copies)
+        return fail(SH_ERROR_BACKEND, "the test refuses the copy");
     return queue(handle, stream, Kind::copy, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
         return host.copy_to_device(inner, own, to, from, bytes);
     });
@@ -162,8 +165,8 @@ sh_status stream_launch(sh_backend_device* handle, sh_stream stream, void (*fn)(
     });
 }
 
-sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint32_t* out_capturing) {
-    *out_capturing = of(handle).recorder.takes_part(stream);
+sh_status stream_is_capturing(sh_backend_device*, sh_stream stream, uint32_t* out_capturing) {
+    *out_capturing = recorder.takes_part(stream);
     return SH_OK;
 }
 
@@ -286,7 +289,7 @@ SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* h
 
 // The backend's own calls count as calls in the relaxed mode, like those of plugins, so captures do not forbid them.
 sh_status sh_test_capture_begin(sh_stream stream) {
-    const Answer answer = first->recorder.begin(stream, CaptureMode::global);
+    const Answer answer = recorder.begin(first->inner, stream, CaptureMode::global);
     return is_refusal(answer) ? refused(answer) : SH_OK;
 }
 
@@ -302,9 +305,9 @@ sh_status sh_test_follow(sh_stream stream, sh_stream other) {
 
 sh_status sh_test_capture_end(sh_stream stream, sh_test_graph** out_graph) {
     std::shared_ptr<const stagehand::test::Recording> recording;
-    const Answer answer = first->recorder.end(stream, &recording);
+    const Answer answer = recorder.end(stream, &recording);
     if (is_refusal(answer)) return refused(answer);
-    *out_graph = new sh_test_graph{recording, {*first->host, first->inner, recording}};
+    *out_graph = new sh_test_graph{recording, {*first->host, recording}};
     return SH_OK;
 }
 
@@ -318,6 +321,13 @@ void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, uint64_t*
 }
 
 uint64_t sh_test_events(void) { return first->events; }
+
+uint64_t sh_test_refuse_copies(uint64_t after) {
+    allowed_copies = after;
+    return helpers_copies.exchange(0);
+}
+
+void sh_test_answer(bool answer) { helpers_answer = answer; }
 
 const char* sh_test_capture_error(void) { return stagehand::support::last_error(); }
 }

@@ -60,8 +60,11 @@ public:
         ASSERT_EQ(end(), SH_OK) << why();
     }
     sh_status launch(sh_stream stream) {
-        const sh_status entered = sh_graph_enter(graph_, stream);
-        if (entered != SH_OK) return entered;
+        const sh_status entered = enter(stream);
+        return entered == SH_OK ? launch_entered(stream) : entered;
+    }
+    sh_status enter(sh_stream stream) { return sh_graph_enter(graph_, stream); }
+    sh_status launch_entered(sh_stream stream) {
         EXPECT_EQ(DRIVER(sh_test_graph_launch)(native_, stream), SH_OK);
         return sh_graph_leave(graph_, stream);
     }

@@ -18,6 +18,7 @@ protected:
         DeviceSettings device = kDevice;
         device.name = name;
         device.helpers = helpers;
+        if (!helpers.empty()) device.device_flags = SH_HELPED_IN_GRAPHS;
         return device;
     }
     static bool skipped() { return !std::getenv("STAGEHAND_BACKEND_PATH") || kOneThreadOnly; }
@@ -350,11 +351,12 @@ TEST_F(HelpedPackedGraphs, launches_and_steps_take_turns) {
     for (const size_t i : forward()) SUCCEEDS(captured.use(i, stream, 5'000'000));
     SUCCEEDS(captured.end());
     for (int k = 0; k < 6; k++) {
+        const uint64_t brought = stats(runtime_).helped_bytes;
         SUCCEEDS(captured.launch(stream));
+        EXPECT_GT(stats(runtime_).helped_bytes, brought) << "a launch uses the helper, too";
         step(runtime_);
     }
     device_.synchronize();
-    EXPECT_GT(stats(runtime_).helped_bytes, 0u);
     EXPECT_EQ(captured.compared(), 6 * blocks_.size());
     EXPECT_EQ(captured.wrong(), 0u);
 }

@@ -43,9 +43,10 @@ Answer Recorder::refuse(Capture& capture, Answer why) {
     return why;
 }
 
-size_t Recorder::place(Capture& capture, sh_stream stream) {
+size_t Recorder::place(Capture& capture, Recording::Stream stream) {
     auto& streams = capture.recording.streams;
-    const auto found = std::find(streams.begin(), streams.end(), stream);
+    const auto found =
+        std::ranges::find_if(streams, [&](const Recording::Stream& s) { return s.stream == stream.stream; });
     if (found != streams.end()) return static_cast<size_t>(found - streams.begin());
     capture.joined.reserve(streams.size() + 1);  // both, or neither
     streams.push_back(stream);
@@ -53,20 +54,20 @@ size_t Recorder::place(Capture& capture, sh_stream stream) {
     return streams.size() - 1;
 }
 
-size_t Recorder::append(Capture& capture, sh_stream stream, Recording::Command command) {
+size_t Recorder::append(Capture& capture, Recording::Stream stream, Recording::Command command) {
     command.stream = place(capture, stream);
     capture.joined[command.stream] = false;
     capture.recording.commands.push_back(std::move(command));
     return capture.recording.commands.size() - 1;
 }
 
-Answer Recorder::begin(sh_stream stream, CaptureMode mode) {
+Answer Recorder::begin(sh_backend_device* device, sh_stream stream, CaptureMode mode) {
     const std::lock_guard lock(mutex_);
     if (capture_of(stream)) return Answer::merge;
     auto capture = std::make_shared<Capture>();
     capture->mode = mode;
     capture->thread = std::this_thread::get_id();
-    place(*capture, stream);
+    place(*capture, {device, stream});
     capturing_[stream] = std::move(capture);
     return Answer::pass;
 }
@@ -74,7 +75,7 @@ Answer Recorder::begin(sh_stream stream, CaptureMode mode) {
 Answer Recorder::end(sh_stream stream, std::shared_ptr<const Recording>* out) {
     const std::lock_guard lock(mutex_);
     const auto capture = capture_of(stream);
-    if (!capture || capture->recording.streams[0] != stream) return Answer::unmatched;
+    if (!capture || capture->recording.streams[0].stream != stream) return Answer::unmatched;
     capture->over = true;
     std::erase_if(capturing_, [&](const auto& entry) { return entry.second == capture; });
     if (capture->broken) return Answer::invalidated;
@@ -89,16 +90,16 @@ bool Recorder::takes_part(sh_stream stream) {
     return capture_of(stream) != nullptr;
 }
 
-Answer Recorder::note(sh_stream stream, Recording::Kind kind, Recording::Replay replay) {
+Answer Recorder::note(sh_backend_device* device, sh_stream stream, Recording::Kind kind, Recording::Replay replay) {
     const std::lock_guard lock(mutex_);
     const auto capture = capture_of(stream);
     if (!capture) return Answer::pass;
     if (capture->broken) return Answer::invalidated;
-    append(*capture, stream, {.kind = kind, .replay = std::move(replay)});
+    append(*capture, {device, stream}, {.kind = kind, .replay = std::move(replay)});
     return Answer::noted;
 }
 
-Answer Recorder::record(sh_stream stream, sh_backend_event event) {
+Answer Recorder::record(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
     const std::lock_guard lock(mutex_);
     const auto capture = capture_of(stream);
     if (!capture) {
@@ -106,12 +107,12 @@ Answer Recorder::record(sh_stream stream, sh_backend_event event) {
         return Answer::pass;
     }
     if (capture->broken) return Answer::invalidated;
-    const size_t command = append(*capture, stream, {.kind = Recording::Kind::record});
+    const size_t command = append(*capture, {device, stream}, {.kind = Recording::Kind::record});
     captured_[event] = {capture, command};
     return Answer::noted;
 }
 
-Answer Recorder::wait(sh_stream stream, sh_backend_event event) {
+Answer Recorder::wait(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
     const std::lock_guard lock(mutex_);
     const auto capture = capture_of(stream);
     if (capture && capture->broken) return Answer::invalidated;
@@ -129,8 +130,8 @@ Answer Recorder::wait(sh_stream stream, sh_backend_event event) {
     const size_t from = commands[recorded.command].stream;
     bool last = true;
     for (size_t i = recorded.command + 1; i < commands.size(); i++) last &= commands[i].stream != from;
-    append(into, stream, std::move(command));
-    if (last && from != place(into, stream)) into.joined[from] = true;
+    append(into, {device, stream}, std::move(command));
+    if (last && from != place(into, {device, stream})) into.joined[from] = true;
     return Answer::noted;
 }
 
@@ -163,53 +164,50 @@ void Recorder::forget(sh_backend_event event) {
     captured_.erase(event);
 }
 
-Instance::Instance(const sh_backend& host, sh_backend_device* device, std::shared_ptr<const Recording> recording)
-    : host_(host),
-      device_(device),
-      recording_(std::move(recording)),
-      streams_(recording_->streams.size(), 0),
-      ends_(streams_.size(), 0) {
+Instance::Instance(const sh_backend& host, std::shared_ptr<const Recording> recording)
+    : host_(host), recording_(std::move(recording)), streams_(recording_->streams), ends_(streams_.size(), 0) {
     const auto also = [&](sh_status status) { broken_ = broken_ < 0 ? broken_ : status; };
-    for (sh_stream& stream : streams_) also(host_.stream_create(device_, &stream));
+    for (Recording::Stream& own : streams_) also(host_.stream_create(own.device, &own.stream));
     for (size_t i = 0; i < recording_->commands.size(); i++)
-        if (recording_->commands[i].kind == Recording::Kind::record) also(host_.event_create(device_, 0, &events_[i]));
-    for (sh_backend_event& end : ends_) also(host_.event_create(device_, 0, &end));
-    also(host_.event_create(device_, 0, &begin_));
+        if (const Recording::Command& command = recording_->commands[i]; command.kind == Recording::Kind::record)
+            also(host_.event_create(streams_[command.stream].device, 0, &events_[i]));
+    for (size_t i = 0; i < ends_.size(); i++) also(host_.event_create(streams_[i].device, 0, &ends_[i]));
+    also(host_.event_create(streams_[0].device, 0, &begin_));
 }
 
 Instance::~Instance() {
-    for (const sh_stream stream : streams_) {
-        host_.stream_synchronize(device_, stream);
-        host_.stream_destroy(device_, stream);
-    }
-    for (const sh_backend_event end : ends_) host_.event_destroy(device_, end);
-    for (const auto& [command, event] : events_) host_.event_destroy(device_, event);
-    host_.event_destroy(device_, begin_);
+    for (const Recording::Stream& own : streams_) host_.stream_synchronize(own.device, own.stream);
+    for (size_t i = 0; i < ends_.size(); i++) host_.event_destroy(streams_[i].device, ends_[i]);
+    for (const auto& [command, event] : events_)
+        host_.event_destroy(streams_[recording_->commands[command].stream].device, event);
+    host_.event_destroy(streams_[0].device, begin_);
+    for (const Recording::Stream& own : streams_) host_.stream_destroy(own.device, own.stream);
 }
 
 sh_status Instance::launch(sh_stream stream) {
     const std::lock_guard lock(mutex_);
     sh_status worst = broken_;
     const auto also = [&](sh_status status) { worst = worst < 0 ? worst : status; };
-    also(host_.event_record(device_, begin_, stream));
-    for (const sh_stream own : streams_) {
-        also(host_.stream_wait_event(device_, own, begin_));
+    sh_backend_device* const device = streams_[0].device;
+    also(host_.event_record(device, begin_, stream));
+    for (const Recording::Stream& own : streams_) {
+        also(host_.stream_wait_event(own.device, own.stream, begin_));
         for (const sh_backend_event end : ends_)
-            also(host_.stream_wait_event(device_, own, end));  // of the launch before
+            also(host_.stream_wait_event(own.device, own.stream, end));  // of the launch before
     }
     for (size_t i = 0; i < recording_->commands.size(); i++) {
         const Recording::Command& command = recording_->commands[i];
-        const sh_stream own = streams_[command.stream];
+        const Recording::Stream& own = streams_[command.stream];
         if (command.kind == Recording::Kind::record)
-            also(host_.event_record(device_, events_[i], own));
+            also(host_.event_record(own.device, events_[i], own.stream));
         else if (command.kind == Recording::Kind::wait)
-            also(host_.stream_wait_event(device_, own, events_[command.record_of]));
+            also(host_.stream_wait_event(own.device, own.stream, events_[command.record_of]));
         else
-            also(command.replay(host_, device_, own));
+            also(command.replay(host_, own.device, own.stream));
     }
     for (size_t i = 0; i < streams_.size(); i++) {
-        also(host_.event_record(device_, ends_[i], streams_[i]));
-        also(host_.stream_wait_event(device_, stream, ends_[i]));
+        also(host_.event_record(streams_[i].device, ends_[i], streams_[i].stream));
+        also(host_.stream_wait_event(device, stream, ends_[i]));
     }
     return worst;
 }

@@ -1,6 +1,7 @@
 // Recorder: captures of streams into graphs, by the rules of real drivers, on the host backend, which has no graphs.
 // During a capture, commands are recorded instead of queued, and streams join through events. A call that a driver
-// forbids invalidates the capture. The capture backend and the stub of CUDA's driver use this class.
+// forbids invalidates the capture. Streams of several devices may join one capture. The capture
+// backend and the stub of CUDA's driver use this class.
 #pragma once
 
 #include <functional>
@@ -44,21 +45,26 @@ struct Recording {
         size_t record_of = 0;  // of a wait: the command that recorded
     };
     std::vector<Command> commands;
-    std::vector<sh_stream> streams;  // the first is where it began
+    struct Stream {
+        sh_backend_device* device;  // of the host backend
+        sh_stream stream;
+    };
+    std::vector<Stream> streams;  // the first is where it began
 
     uint64_t copies() const;
 };
 
 class Recorder {
 public:
-    Answer begin(sh_stream stream, CaptureMode mode);
+    // `device`, here and below, is the host backend's that the stream belongs to.
+    Answer begin(sh_backend_device* device, sh_stream stream, CaptureMode mode);
     // Refusals end the capture too. Only `unmatched` ends nothing, because no capture began on this stream.
     Answer end(sh_stream stream, std::shared_ptr<const Recording>* out);
     bool takes_part(sh_stream stream);
 
-    Answer note(sh_stream stream, Recording::Kind kind, Recording::Replay replay);
-    Answer record(sh_stream stream, sh_backend_event event);
-    Answer wait(sh_stream stream, sh_backend_event event);
+    Answer note(sh_backend_device* device, sh_stream stream, Recording::Kind kind, Recording::Replay replay);
+    Answer record(sh_backend_device* device, sh_stream stream, sh_backend_event event);
+    Answer wait(sh_backend_device* device, sh_stream stream, sh_backend_event event);
 
     // Called before the host queries or waits for an event or a stream.
     Answer ask(sh_backend_event event);
@@ -82,8 +88,8 @@ private:
 
     std::shared_ptr<Capture> capture_of(sh_stream stream) const;
     static Answer refuse(Capture& capture, Answer why);
-    static size_t place(Capture& capture, sh_stream stream);
-    static size_t append(Capture& capture, sh_stream stream, Recording::Command command);
+    static size_t place(Capture& capture, Recording::Stream stream);
+    static size_t append(Capture& capture, Recording::Stream stream, Recording::Command command);
 
     std::mutex mutex_;
     std::map<sh_stream, std::shared_ptr<Capture>> capturing_;
@@ -93,7 +99,7 @@ private:
 // A recording that can be launched, with streams and events of its own. Launches run one after the other.
 class Instance {
 public:
-    Instance(const sh_backend& host, sh_backend_device* device, std::shared_ptr<const Recording> recording);
+    Instance(const sh_backend& host, std::shared_ptr<const Recording> recording);
     ~Instance();  // waits for its launches
     Instance(const Instance&) = delete;
     Instance& operator=(const Instance&) = delete;
@@ -102,10 +108,9 @@ public:
 
 private:
     const sh_backend& host_;
-    sh_backend_device* const device_;
     const std::shared_ptr<const Recording> recording_;
     std::mutex mutex_;
-    std::vector<sh_stream> streams_;             // one for each of the recording's
+    std::vector<Recording::Stream> streams_;     // one for each of the recording's
     std::map<size_t, sh_backend_event> events_;  // of each record
     sh_backend_event begin_ = 0;
     std::vector<sh_backend_event> ends_;

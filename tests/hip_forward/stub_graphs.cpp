@@ -24,7 +24,7 @@ STUB_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus*
 
 STUB_EXPORT CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return result_of(stub().recorder.begin(host(stream), mode_of(mode)));
+    return result_of(stub().recorder.begin(stub().device, host(stream), mode_of(mode)));
 }
 
 STUB_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
@@ -64,7 +64,7 @@ STUB_EXPORT CUresult cuGraphDestroy(CUgraph graph) {
 STUB_EXPORT CUresult cuGraphInstantiate(CUgraphExec* instance, CUgraph graph, unsigned long long flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    *instance = reinterpret_cast<CUgraphExec>(new Instance(*stub().host, stub().device, graph_of(graph)));
+    *instance = reinterpret_cast<CUgraphExec>(new Instance(*stub().host, graph_of(graph)));
     return CUDA_SUCCESS;
 }
 

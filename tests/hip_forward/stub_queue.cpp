@@ -21,7 +21,7 @@ template <class Replay>
 CUresult queue(CUstream stream, Kind kind, const Replay& replay) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     if (!stub().recorder.takes_part(host(stream))) return result_of(replay(*stub().host, stub().device, host(stream)));
-    const Answer answer = stub().recorder.note(host(stream), kind, replay);
+    const Answer answer = stub().recorder.note(stub().device, host(stream), kind, replay);
     return answer == Answer::pass ? result_of(replay(*stub().host, stub().device, host(stream))) : result_of(answer);
 }
 
@@ -112,7 +112,7 @@ STUB_EXPORT CUresult cuCtxSynchronize() {
 STUB_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.wait(host(stream), host(event)),
+    return unless(stub().recorder.wait(stub().device, host(stream), host(event)),
                   [&](const sh_backend& backend, sh_backend_device* device) {
                       return backend.stream_wait_event(device, host(stream), host(event));
                   });
@@ -143,7 +143,7 @@ STUB_EXPORT CUresult cuEventDestroy(CUevent event) {
 
 STUB_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.record(host(stream), host(event)),
+    return unless(stub().recorder.record(stub().device, host(stream), host(event)),
                   [&](const sh_backend& backend, sh_backend_device* device) {
                       return backend.event_record(device, host(event), host(stream));
                   });

@@ -60,7 +60,8 @@ enum {
     SH_HOST_PINNED = 2
 };
 enum {
-    SH_HELPS_OTHERS = 1
+    SH_HELPS_OTHERS = 1,
+    SH_HELPED_IN_GRAPHS = 2
 };
 typedef struct sh_device_options {
     uint32_t struct_size;

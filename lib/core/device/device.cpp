@@ -148,7 +148,7 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       margin_bytes_(options.margin_bytes),
       link_is_given_(options.link_bytes_per_second != 0),
       helpers_(options.helpers ? options.helpers : ""),
-      helps_((options.device_flags & SH_HELPS_OTHERS) != 0),
+      flags_(options.device_flags),
       backend_(std::move(backend)),
       lanes_(*backend_),
       pool_(*backend_, page_bytes),
@@ -222,8 +222,10 @@ Status Device::check_reopened(const sh_device_options& options) const {
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
                                                      (helpers_.empty() ? "no helpers" : "helpers " + helpers_) +
                                                      ": helpers " + options.helpers + " contradict it");
-    if ((options.device_flags & SH_HELPS_OTHERS) && !helps_)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
+    if (const uint32_t others = options.device_flags & ~flags_; others)
+        return Status(
+            SH_ERROR_INVALID_ARGUMENT,
+            name_ + " is open without " + (others & SH_HELPS_OTHERS ? "SH_HELPS_OTHERS" : "SH_HELPED_IN_GRAPHS"));
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +
                                                      exact_size_text(pool_.page_bytes()) + ": page_bytes of " +

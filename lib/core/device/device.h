@@ -54,7 +54,8 @@ public:
     // The names of the devices that help this one, as its options say: those that are open and consent, if they say
     // "auto".
     Status helpers(std::vector<std::string>* out) const;
-    bool helps() const { return helps_; }  // consents to help any device of its backend
+    bool helps() const { return flags_ & SH_HELPS_OTHERS; }  // consents to help any device of its backend
+    bool helped_in_graphs() const { return flags_ & SH_HELPED_IN_GRAPHS; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
@@ -99,7 +100,7 @@ private:
     const uint64_t margin_bytes_;
     const bool link_is_given_;
     const std::string helpers_;
-    const bool helps_;
+    const uint32_t flags_;  // of the options
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
     Links links_;

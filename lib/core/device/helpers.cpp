@@ -108,9 +108,57 @@ bool Helpers::is_idle(Device& helper) const {
 }
 
 void Helpers::choose() noexcept {
-    if (!bond_.own_speed_is_known())
+    if (bond_.own_speed() <= 0)
         bond_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device), device_.lone_copy_ns());
-    for (Helper& helper : all_) bond_.use(helper.way, is_idle(helper.buffer->helper()));
+    for (Helper& helper : all_) bond_.use(helper.way, !lent_ && is_idle(helper.buffer->helper()));
+}
+
+void Helpers::lend_to_launch(bool lend) noexcept {
+    lent_ = lend;
+    choose();
+}
+
+Status Helpers::record(sh_backend_event fork, Recording* out) {
+    choose();
+    auto bond = std::make_unique<transfer::Bond>(device_.backend(), bond_.direction());
+    std::vector<Recording::Part> parts;
+    for (size_t i = 0; i < all_.size(); i++) {
+        Helper& helper = all_[i];
+        if (!bond_.is_open(helper.way) || bond_.has_failed(helper.way)) continue;
+        Device& device = helper.buffer->helper();
+        const size_t way = bond->add(
+            std::make_unique<transfer::Relay>(device_.backend(), device.backend(), bond_.direction()), helper.name);
+        SH_TRY(bond->open_way_to_record(way, device_.lanes(), device.lanes(), helper.buffer->address(),
+                                        helper.buffer->bytes(), fork));
+        bond->set_speed(way, bond_.speed(helper.way), helper.copy_ns);
+        bond->use(way, true);
+        parts.push_back({i, helper.buffer->address(), helper.buffer->bytes()});
+    }
+    if (parts.empty()) return Status();
+    SH_TRY(bond->open(device_.lanes()));
+    bond->set_own_speed(bond_.own_speed(), device_.lone_copy_ns());
+    *out = {std::move(bond), std::move(parts)};
+    return Status();
+}
+
+Status Helpers::can_launch(const Recording& recording) {
+    if (!recording.parts.empty()) (void)bond_.check().ok();  // the log and HelpedLoads tell
+    for (const Recording::Part& part : recording.parts) {
+        const Helper& helper = all_[part.helper];
+        const RelayBuffer& buffer = *helper.buffer;
+        if (bond_.is_open(helper.way) && !bond_.has_failed(helper.way) && buffer.address() == part.address &&
+            buffer.bytes() == part.bytes)
+            continue;
+        return Status(SH_ERROR_STALE, "the graph copies through memory of " + helper.name +
+                                          ", which does not help any more or has other memory for it");
+    }
+    return Status();
+}
+
+uint64_t Helpers::Recording::bytes() const {
+    uint64_t bytes = 0;
+    for (size_t way = 0; bond && way < bond->ways(); way++) bytes += bond->bytes(way);
+    return bytes;
 }
 
 double Helpers::speed() {

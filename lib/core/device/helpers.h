@@ -40,6 +40,23 @@ public:
     Status rest();
     // Uses the helpers that are not busy with copies of their own now.
     void choose() noexcept;
+    // A launch has the memory of all helpers for itself, until the next call says that it has it no more.
+    void lend_to_launch(bool lend) noexcept;
+    // For a capture, which only records.
+    struct Recording {
+        struct Part {
+            size_t helper;
+            uint64_t address, bytes;  // of the memory of the helper that launches use
+        };
+        std::unique_ptr<transfer::Bond> bond;  // null: no helper is ready
+        std::vector<Part> parts;
+
+        uint64_t bytes() const;  // of a launch, over the links of helpers
+    };
+    // Helpers that are ready record a part of the copies. `fork`: an event of the capture.
+    Status record(sh_backend_event fork, Recording* out);
+    // SH_ERROR_STALE names a helper that cannot take part in launches any more.
+    Status can_launch(const Recording& recording);
     // What helpers would bring now beside the device's own link, in bytes per nanosecond.
     double speed();
     uint64_t bytes() const;  // that helpers have brought
@@ -63,6 +80,7 @@ private:
     const bool brief_;
     std::vector<std::string> refused_;  // that could not be opened, and are not tried again
     std::vector<Helper> all_;           // outlives the relays
+    bool lent_ = false;
     transfer::Bond bond_;
 };
 

@@ -2,28 +2,33 @@
 
 #include <algorithm>
 
+#include "base/no_throw.h"
 #include "core/movement/missing.h"
 #include "core/movement/on_load.h"
 
 namespace stagehand::core {
 
 Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring,
-                 UnpackMemory& unpack)
+                 UnpackMemory& unpack, Helpers* helpers)
     : device_(device),
       lanes_(lanes),
       registry_(registry),
       ring_(ring),
       unpack_(unpack),
+      helpers_(helpers),
       objects_(device),
       pages_(ring.size()),
       routes_(device, registry) {}
 
 Status Capture::begin(sh_stream stream) {
     SH_TRY(objects_.open(lanes_));
-    SH_TRY(unpack_.open_to_record(&objects_.unpacker()));
-    routes_.set_unpacker(&objects_.unpacker());
     sh_backend_event fork = 0;
     SH_TRY(objects_.event(&fork));
+    if (helpers_) SH_TRY(helpers_->record(fork, &objects_.helped()));
+    routes_.set_bond(objects_.helped().bond.get());
+    objects_.unpacker().set_bond(objects_.helped().bond.get());
+    SH_TRY(unpack_.open_to_record(&objects_.unpacker()));
+    routes_.set_unpacker(&objects_.unpacker());
     SH_TRY(device_.event_record(fork, stream));
     SH_TRY(device_.stream_wait_event(objects_.stream(), fork));
     stream_ = stream;
@@ -73,16 +78,16 @@ Status Capture::load(Unit& unit, Use& use) {
         return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) +
                                                 " cannot be captured: a graph cannot read a source that is not pinned, "
                                                 "or that is packed where the device does not unpack");
-    const sh_stream copies = objects_.stream();
     sh_backend_event loaded = 0;
     SH_TRY(objects_.event(&loaded));
     // After a failure from here on, these pages belong to no unit, and the graph loads them again when they are needed.
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
-    SH_TRY(routes_.issue_straight(copies));
-    SH_TRY(LoadRoutes::issue_rest(device_, copies, &load_));
-    SH_TRY(call_on_load(registry_, unit, load_.ranges, copies));
-    SH_TRY(device_.event_record(loaded, copies));
+    if (Status status = no_throw([&] { return copy(unit, loaded); }); !status.ok()) {
+        // Whatever comes into these pages comes after what was recorded.
+        if (transfer::Bond* const bond = objects_.helped().bond.get()) (void)bond->follow_all(objects_.stream()).ok();
+        return status;
+    }
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k) = {load_.unit, load_.unit};
     use.loaded = loaded;
@@ -90,6 +95,17 @@ Status Capture::load(Unit& unit, Use& use) {
     copied_.commands += load_.copied.commands;
     copied_.bytes += load_.copied.bytes;
     return Status();
+}
+
+// The copies of the next load do not wait for what helpers bring of this one.
+Status Capture::copy(Unit& unit, sh_backend_event loaded) {
+    const sh_stream copies = objects_.stream();
+    transfer::Bond* const bond = objects_.helped().bond.get();
+    SH_TRY(routes_.issue_straight(copies));
+    SH_TRY(LoadRoutes::issue_rest(device_, copies, &load_));
+    if (bond && has_on_load(registry_, unit)) SH_TRY(bond->join(copies));
+    SH_TRY(call_on_load(registry_, unit, load_.ranges, copies));
+    return bond ? bond->finish(copies, loaded) : device_.event_record(loaded, copies);
 }
 
 Status Capture::acquire(Unit& unit, sh_stream stream) {
@@ -116,6 +132,7 @@ Status Capture::release(Unit& unit, sh_stream stream) {
 
 Status Capture::end() {
     SH_TRY(objects_.unpacker().end_record(objects_.stream()));
+    if (transfer::Bond* const bond = objects_.helped().bond.get()) SH_TRY(bond->end_record(objects_.stream()));
     sh_backend_event joined = 0;
     SH_TRY(objects_.event(&joined));
     SH_TRY(device_.event_record(joined, objects_.stream()));
@@ -137,6 +154,7 @@ std::unique_ptr<Graph> Capture::finish() {
     graph->loads = loads_;
     graph->pieces = copied_.commands;
     graph->bytes = copied_.bytes;
+    graph->helped_bytes = graph->objects.helped().bytes();
     return graph;
 }
 

@@ -9,13 +9,14 @@
 #include <stagehand/backend.h>
 
 #include "backend/backend_device.h"
+#include "core/device/helpers.h"
 #include "core/memory/block.h"
 #include "transfer/lane/lane.h"
 #include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
 
-// A lane, an unpacker and events that only one capture uses. They live as long as its graph.
+// A lane, relays, an unpacker and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
     explicit CaptureObjects(BackendDevice& device)
@@ -25,6 +26,8 @@ public:
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
     Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
+    Helpers::Recording& helped() { return helped_; }
+    const Helpers::Recording& helped() const { return helped_; }
     sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
     transfer::Unpacker& unpacker() { return *unpacker_; }
     // Creates an event that nobody else records.
@@ -34,6 +37,7 @@ private:
     BackendDevice* device_;
     transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
+    Helpers::Recording helped_;  // outlives the unpacker
     std::unique_ptr<transfer::Unpacker> unpacker_;
 };
 
@@ -49,8 +53,8 @@ struct Graph {
 
     uint64_t unpack_memory = 0;  // the address of the memory in which it unpacks weights, or 0
 
-    uint64_t loads = 0, pieces = 0, bytes = 0;  // of one launch
-    sh_backend_event done = 0;                  // not 0: recorded after the last launch
+    uint64_t loads = 0, pieces = 0, bytes = 0, helped_bytes = 0;  // of one launch
+    sh_backend_event done = 0;                                    // not 0: recorded after the last launch
     CaptureObjects objects;
 };
 

@@ -60,6 +60,7 @@ void HelpedLoads::note_losses() {
     if (distrusted == distrusted_) return;
     distrusted_ = distrusted;
     losses_++;
+    if (launch_ > right_) told_ = false;
     for (size_t i = 0; i < last_of_.size(); i++) {
         if (last_of_[i] <= right_) continue;
         Unit& unit = registry_.unit(static_cast<uint32_t>(i));

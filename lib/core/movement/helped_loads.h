@@ -36,6 +36,8 @@ public:
     // All copies of the unit's load are queued, or none any more. `whole`: the load has not failed, so that its bytes
     // may be used.
     void queued(Unit& unit, const Mark& begin, bool whole);
+    // A launch was queued in which helpers have a part. The lane waits for it.
+    void launched() { launch_ = helpers_ ? ++last_ : 0; }
     // Finds out whether helpers have failed. Units whose bytes may be wrong then are loaded again when they are needed.
     // Never waits. `lane`: the stream of the loads that the own link brings.
     void look(sh_stream lane);
@@ -55,6 +57,7 @@ private:
     Contents& contents_;
     Helpers* helpers_ = nullptr;
     uint64_t last_ = 0, right_ = 0;  // the bytes of loads until `right_` are right, or are loaded again
+    uint64_t launch_ = 0;            // the last launch among the loads
     std::vector<uint64_t> last_of_;  // for each unit, its last load in which helpers had a part
     size_t distrusted_ = 0;          // helpers, when losses were noted last
     uint64_t losses_ = 0;

@@ -36,15 +36,16 @@ Status Captures::begin(sh_stream stream) {
         return Status(SH_ERROR_INVALID_STATE, "the stream is not capturing: begin the driver's capture first");
     abandoned_.clear();
     abandoned_.reserve(1);  // so that abandoning the capture cannot fail
-    auto capture =
-        std::make_unique<Capture>(backend, parts_.device->lanes(), parts_.registry, parts_.ring, parts_.unpack_memory);
+    const bool helped = parts_.helpers.any() && parts_.device->helped_in_graphs();
+    auto capture = std::make_unique<Capture>(backend, parts_.device->lanes(), parts_.registry, parts_.ring,
+                                             parts_.unpack_memory, helped ? &parts_.helpers : nullptr);
     if (Status status = no_throw([&] { return capture->begin(stream); }); !status.ok()) {
         abandoned_.push_back(std::move(capture));  // the engine's capture may already contain the objects of this one
         return status;
     }
     capture_ = std::move(capture);
-    if (parts_.helpers.any())
-        log_line(SH_LOG_INFO, "%s: the graph copies over the device's own link: helpers have no part in graphs",
+    if (parts_.helpers.any() && !helped)
+        log_line(SH_LOG_INFO, "%s: the graph copies over the device's own link: see SH_HELPED_IN_GRAPHS",
                  parts_.gate.name().c_str());
     return Status();
 }

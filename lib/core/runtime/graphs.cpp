@@ -161,6 +161,10 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (graph->unpack_memory && graph->unpack_memory != parts_.unpack_memory.unpacker().address())
         return Status(SH_ERROR_STALE, "the graph unpacks weights in memory that " + parts_.gate.title() +
                                           " has at another address since: capture the graph again");
+    if (Status stale = parts_.helpers.can_launch(graph->objects.helped()); !stale.ok()) {
+        SH_TRY(parts_.take_failure());
+        return Status(stale.code(), std::string(stale.text()) + ": capture the graph again");
+    }
     SH_TRY(parts_.check_no_capture(stream));
     launch_.reset();
     if (!parts_.gate.in_step()) {
@@ -185,10 +189,12 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
         }
+        if (graph->objects.helped().bond) parts_.helpers.lend_to_launch(true);
         return order_launch(stream);
     });
     if (!status.ok()) {
         if (entered_unpacks()) (void)parts_.loader.synchronize().ok();  // no load stands for what bring_kept() copies
+        parts_.helpers.lend_to_launch(false);
         entered_ = nullptr;
     }
     parts_.gate.notify();
@@ -213,6 +219,12 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     // The launch and the loads that follow it use the same memory for packed weights.
     if (transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
         status = unpacker.follow(parts_.loader.stream(), graph.done);
+    // Likewise the memory of helpers.
+    if (status.ok() && graph.objects.helped().bond) {
+        status = parts_.helpers.bond().follow(parts_.loader.stream(), graph.done);
+        parts_.loader.helped().launched();
+        parts_.helpers.lend_to_launch(false);
+    }
     if (status.ok()) status = no_throw([&] { return parts_.streams.number(stream, &number); });
     if (status.ok()) {
         parts_.streams.mark(number);
@@ -228,6 +240,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     parts_.stats.loads += graph.loads;
     parts_.stats.load_pieces += graph.pieces;
     parts_.stats.bytes_to_device += graph.bytes;
+    parts_.stats.helped_bytes += graph.helped_bytes;
     entered_ = nullptr;
     if (launch_) {
         count_.end(&*launch_);

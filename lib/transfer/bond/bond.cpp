@@ -90,6 +90,27 @@ Status Bond::close_way(size_t way, bool* out_over) {
     return status;
 }
 
+Status Bond::open_way_to_record(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
+                                sh_backend_event fork) {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->open_to_record(lanes, helper_lanes, address, bytes, fork);
+}
+
+// All streams that loads end on come back to the lane.
+Status Bond::end_record(sh_stream lane) {
+    std::lock_guard lock(mutex_);
+    Status status;
+    for (Way& way : ways_) {
+        if (!way.relay->is_open()) continue;
+        if (Status ended = way.relay->end_record(lane); status.ok()) status = std::move(ended);
+    }
+    SH_TRY(status);
+    SH_TRY(device_.event_record(tail_, lane));
+    SH_TRY(device_.stream_wait_event(joint_.stream(), tail_));
+    SH_TRY(device_.event_record(tail_, joint_.stream()));
+    return device_.stream_wait_event(lane, tail_);
+}
+
 bool Bond::is_open(size_t way) const {
     std::lock_guard lock(mutex_);
     return ways_[way].relay->is_open();
@@ -110,9 +131,9 @@ void Bond::set_own_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
     own_speed_.start(bytes_per_ns, lone_copy_ns, least_part());
 }
 
-bool Bond::own_speed_is_known() const {
+double Bond::own_speed() const {
     std::lock_guard lock(mutex_);
-    return own_speed_.known();
+    return own_speed_.bytes_per_ns();
 }
 
 Status Bond::join_all(Relay::Follower follower, sh_stream stream) {
@@ -135,6 +156,21 @@ Status Bond::follow_all(sh_stream lane) {
     SH_TRY(device_.event_record(begun_, lane));
     for (Way& way : ways_)
         if (way.relay->is_open()) SH_TRY(way.relay->follow(begun_));
+    return Status();
+}
+
+// A helper that refuses the wait is left out, as one that refuses a copy.
+Status Bond::follow(sh_stream lane, sh_backend_event event) {
+    std::lock_guard lock(mutex_);
+    SH_TRY(device_.stream_wait_event(lane, event));
+    for (Way& way : ways_) {
+        if (!way.relay->is_open()) continue;
+        SH_TRY(way.relay->follow(event));
+        const Status helper = way.relay->copy_after(event);
+        if (helper.ok() || way.failed) continue;
+        log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", way.name.c_str(), helper.text());
+        way.failed = true;
+    }
     return Status();
 }
 

@@ -56,6 +56,10 @@ public:
     // Opens and closes its relay, while no load is under way.
     Status open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status close_way(size_t way, bool* out_over);
+    // See Relay::open_to_record() and end_record(). A bond that records takes no part in anything else.
+    Status open_way_to_record(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
+                              sh_backend_event fork);
+    Status end_record(sh_stream lane);
     bool is_open(size_t way) const;
     void set_speed(size_t way, double bytes_per_ns, uint64_t lone_copy_ns);
     // The way is not used any more.
@@ -71,11 +75,13 @@ public:
     size_t ways() const;               // beside the own link
     // The speed of the device's own link, in bytes per nanosecond, until its copies show it. See Relay::set_speed().
     void set_own_speed(double bytes_per_ns, uint64_t lone_copy_ns);
-    bool own_speed_is_known() const;
+    double own_speed() const;  // 0: not known
 
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
     Status follow_all(sh_stream lane);
+    // The copies that are issued from now on come after the event of the device, on all ways.
+    Status follow(sh_stream lane, sh_backend_event event);
     // The same as transfer::issue(), over all ways.
     Status issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
                  BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);

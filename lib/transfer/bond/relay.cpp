@@ -24,6 +24,38 @@ Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     return status;
 }
 
+Status Relay::open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
+                             sh_backend_event fork) {
+    SH_TRY(open(lanes, helper_lanes, address, bytes));
+    records_ = true;
+    fork_ = fork;
+    return Status();
+}
+
+// Only streams that record anything join, because a stream that has joined must come back.
+Status Relay::join_capture() {
+    if (!fork_) return Status();
+    SH_TRY(device_.stream_wait_event(across_.stream(), fork_));
+    SH_TRY(helper_.stream_wait_event(link_.stream(), fork_));
+    fork_ = 0;
+    return Status();
+}
+
+Status Relay::end_record(sh_stream stream) {
+    if (fork_) return Status();
+    const Slot& slot = slots_[0];
+    SH_TRY(first_half().device.event_record(slot.filled, first_half().stream()));
+    SH_TRY(last_half().device.stream_wait_event(last_half().stream(), slot.filled));
+    SH_TRY(last_half().device.event_record(slot.emptied, last_half().stream()));
+    return device_.stream_wait_event(stream, slot.emptied);
+}
+
+Status Relay::follow(sh_backend_event event) {
+    if (!fork_) return device_.stream_wait_event(across_.stream(), event);
+    fork_ = event;
+    return Status();
+}
+
 Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
     slot_bytes_ = bytes / kSlots / kRelayAlignment * kRelayAlignment;
     if (!slot_bytes_) return Status(SH_ERROR_INTERNAL, "the buffer of a relay is too small");
@@ -53,10 +85,13 @@ void Relay::forget() {
     }
     across_.lane = Lane();
     link_.lane = Lane();
+    records_ = false;
+    fork_ = 0;
 }
 
 Status Relay::close(bool* out_over) {
     *out_over = true;
+    if (records_) forget();
     if (!is_open()) return Status();
     *out_over = false;
     SH_TRY(settle());
@@ -105,8 +140,8 @@ Status Relay::end(std::atomic<bool>* doubt, const char* does) {
 Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
-    const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
-    if (last_) SH_TRY(helper_.event_query(to_device() ? last.filled : last.emptied, &done));
+    const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];  // or one that nothing has used yet
+    SH_TRY(helper_.event_query(to_device() ? last.filled : last.emptied, &done));
     if (done && settled_) at_work_ = false;
     return Status();
 }
@@ -118,6 +153,10 @@ bool Relay::takes(const void* memory, uint64_t bytes) {
 
 Status Relay::bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
     Status status = queue(command, events, waited);
+    if (records_) {
+        settled_ = status.ok();
+        return status;
+    }
     link_.speed.look();
     across_.speed.look();
     if (status.ok()) return status;
@@ -127,6 +166,7 @@ Status Relay::bring(const Command& command, std::span<const sh_backend_event> ev
 }
 
 Status Relay::queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
+    SH_TRY(join_capture());
     const Command waits{.waits = command.waits};
     Issued none;
     SH_TRY(issue(device_, across_.stream(), {&waits, 1}, events, waited, &none));
@@ -142,8 +182,8 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
 // Queues a copy of one half, between what it comes after and what tells that it has ended.
 template <class Copy>
 Status Relay::copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy) {
-    SH_TRY(half.device.stream_wait_event(half.stream(), after));
-    const bool timed = half.speed.meter().begin(half.stream(), bytes);
+    if (after) SH_TRY(half.device.stream_wait_event(half.stream(), after));
+    const bool timed = !records_ && half.speed.meter().begin(half.stream(), bytes);
     SH_TRY(copy());
     if (timed) half.speed.meter().end(half.stream());
     half.speed.copied();
@@ -161,8 +201,9 @@ Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes
         return to_device() ? device_.copy_on_device(across_.stream(), on_device, slot.address, bytes)
                            : helper_.copy_to_host(link_.stream(), on_host, slot.address, bytes);
     };
-    SH_TRY(copy_half(first_half(), slot.emptied, slot.filled, bytes, fill));
+    SH_TRY(copy_half(first_half(), slot.used ? slot.emptied : 0, slot.filled, bytes, fill));
     SH_TRY(copy_half(last_half(), slot.filled, slot.emptied, bytes, empty));
+    slot.used = true;
     last_ = slot.emptied;
     pending_[0] = pending_[1] = true;
     settled_ = true;  // the events tell when the copies have ended
@@ -172,7 +213,7 @@ Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes
 
 Status Relay::join(Follower follower, sh_stream stream) {
     bool& pending = pending_[static_cast<size_t>(follower)];
-    if (!settled_) return settle();
+    if (!settled_) return records_ ? end_record(stream) : settle();
     if (pending) SH_TRY(device_.stream_wait_event(stream, last_));
     pending = false;
     return Status();

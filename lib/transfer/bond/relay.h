@@ -27,6 +27,10 @@ public:
 
     // Uses this memory of the helper from now on, which the device can reach. On failure nothing is held.
     Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
+    // The same for a capture, which only records: a launch of the graph copies. `fork`: an event of the capture.
+    Status open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes, sh_backend_event fork);
+    // Makes the captured stream wait for all that was recorded, also after a failure. Nothing is recorded after it.
+    Status end_record(sh_stream stream);
     // Waits until nothing is copied to the device or to host memory any more. Fails if the device fails, or if the
     // helper may go on writing host memory. Sets `out_over` to false if the helper may still write its own memory.
     Status close(bool* out_over);
@@ -35,7 +39,7 @@ public:
     // Whether the helper copies from or to this memory without waiting on the host.
     bool takes(const void* memory, uint64_t bytes);
     // Work that follows on the device's stream comes after the event.
-    Status follow(sh_backend_event event) { return device_.stream_wait_event(across_.stream(), event); }
+    Status follow(sh_backend_event event);
     // The helper copies what follows after the event of the device. Else it reads host memory at once, before the
     // device's stream comes to the command.
     Status copy_after(sh_backend_event event) { return helper_.stream_wait_event(link_.stream(), event); }
@@ -96,6 +100,7 @@ private:
     };
     struct Slot {
         uint64_t address = 0;
+        bool used = false;
         sh_backend_event filled = 0;   // of the first half
         sh_backend_event emptied = 0;  // of the last half
     };
@@ -105,10 +110,11 @@ private:
     Half& last_half() { return to_device() ? across_ : link_; }
     const Half& last_half() const { return to_device() ? across_ : link_; }
     Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
+    Status join_capture();
     Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
     Status pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes);
     template <class Copy>
-    static Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
+    Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
     void forget();
     Status end(std::atomic<bool>* doubt, const char* does);
 
@@ -124,6 +130,8 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
+    bool records_ = false;       // for a capture
+    sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
     // `at_work_`: the helper is not known to have ended its copies.
     std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false};
 };

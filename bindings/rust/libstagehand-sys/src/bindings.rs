@@ -611,6 +611,9 @@ pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 ///The device may help others of its backend whose `helpers` are "auto".
 pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
+/**Captured graphs of this device copy over the links of its helpers, too. A launch does not give way to a helper's
+own copies. See sh_capture_begin().*/
+pub const SH_HELPED_IN_GRAPHS: _bindgen_ty_8 = 2;
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
 #[repr(C)]
@@ -684,9 +687,9 @@ and sh_resume(), which take the same memory of each helper for the time of the c
 step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
 nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
 the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
-own link. The text is copied. NULL, "": none. Since 0.2*/
+own link without SH_HELPED_IN_GRAPHS. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
-    ///SH_HELPS_OTHERS, or 0. Since 0.2
+    ///SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. Since 0.2
     pub device_flags: u32,
     ///0. Since 0.2
     pub reserved: u32,
@@ -2975,6 +2978,10 @@ An acquire in a capture needs a block that the plan knows. The sources of stream
 (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
 lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
 names the block, and the capture goes on.
+
+With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory, and batches of packed weights, are divided
+among the links of the device and of the helpers that help the runtime now, by the speeds that are known now. The
+driver records the copies of all devices in one graph. A launch always uses them all.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -3011,8 +3018,9 @@ acquires of the runtime's streamed blocks return SH_ERROR_INVALID_STATE. So do a
 block if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of
 steps decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
 @retval SH_OK                     The graph may be launched.
-@retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
-address. Capture the graph again.
+@retval SH_ERROR_STALE            The plan has changed, memory in which the graph unpacks weights has another
+address, or a helper that has a part in the graph does not help any more or has
+other memory for it: the text names the helper. Capture the graph again.
 @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
