@@ -219,12 +219,8 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     // The launch and the loads that follow it use the same memory for packed weights.
     if (transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
         status = unpacker.follow(parts_.loader.stream(), graph.done);
-    // Likewise the memory of helpers.
-    if (status.ok() && graph.objects.helped().bond) {
-        status = parts_.helpers.bond().follow(parts_.loader.stream(), graph.done);
-        parts_.loader.helped().launched();
-        parts_.helpers.lend_to_launch(false);
-    }
+    const bool helped = graph.objects.helped().bond != nullptr;  // likewise the memory of helpers
+    if (status.ok() && helped) status = parts_.helpers.bond().follow(parts_.loader.stream(), graph.done);
     if (status.ok()) status = no_throw([&] { return parts_.streams.number(stream, &number); });
     if (status.ok()) {
         parts_.streams.mark(number);
@@ -235,6 +231,10 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
         if (Status waited = backend.stream_synchronize(stream); !waited.ok())
             status = Status(SH_ERROR_RUNTIME_LOST,
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
+    if (helped) {
+        parts_.loader.helped().launched();
+        parts_.helpers.lend_to_launch(false);
+    }
     if (graph.done) parts_.ring.launched(graph.done);
     parts_.contents.take_over(graph.ring, graph.units, graph.done, uint64_t(1) << number);
     parts_.stats.loads += graph.loads;
