@@ -304,6 +304,9 @@ TEST_F(HelpedGraphs, a_helper_that_fails_after_a_launch_is_told_and_has_no_part_
     DRIVER(sh_test_answer)(false);
     EXPECT_EQ(sh_runtime_synchronize(model.runtime()), SH_ERROR_BACKEND);
     EXPECT_NE(why().find("a device that helps has failed"), std::string::npos) << why();
+    const uint64_t before = model.stats().bytes_to_device;
+    SUCCEEDS(model.use(kBlocks - 1, SH_STREAM_HOST));
+    EXPECT_GT(model.stats().bytes_to_device, before) << "what the launch has left is loaded again";
     EXPECT_EQ(step.launch(stream), SH_ERROR_STALE);
     EXPECT_NE(why().find("capture:1"), std::string::npos) << why();
     ASSERT_NO_FATAL_FAILURE(own.capture(stream, forward(kBlocks)));

@@ -128,8 +128,12 @@ Status Helpers::record(sh_backend_event fork, Recording* out) {
         Device& device = helper.buffer->helper();
         const size_t way = bond->add(
             std::make_unique<transfer::Relay>(device_.backend(), device.backend(), bond_.direction()), helper.name);
-        SH_TRY(bond->open_way_to_record(way, device_.lanes(), device.lanes(), helper.buffer->address(),
-                                        helper.buffer->bytes(), fork));
+        const Status opened = bond->open_way_to_record(way, device_.lanes(), device.lanes(), helper.buffer->address(),
+                                                       helper.buffer->bytes(), fork);
+        if (!opened.ok()) {
+            log_line(SH_LOG_WARNING, "%s has no part in the graph: %s", helper.name.c_str(), opened.text());
+            continue;
+        }
         bond->set_speed(way, bond_.speed(helper.way), helper.copy_ns);
         bond->use(way, true);
         parts.push_back({i, helper.buffer->address(), helper.buffer->bytes()});

@@ -37,6 +37,14 @@ void HelpedLoads::queued(Unit& unit, const Mark& begin, bool whole) {
     if (whole) told_ = false;
 }
 
+// What eager uses find of it may be wrong as well.
+void HelpedLoads::launched(std::span<const uint32_t> units) {
+    if (!helpers_) return;
+    launch_ = ++last_;
+    for (const uint32_t unit : units)
+        if (unit < last_of_.size() && registry_.unit(unit).ring_pages) last_of_[unit] = last_;
+}
+
 void HelpedLoads::look(sh_stream lane) {
     if (!helpers_) return;
     note_losses();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ public:
     // All copies of the unit's load are queued, or none any more. `whole`: the load has not failed, so that its bytes
     // may be used.
     void queued(Unit& unit, const Mark& begin, bool whole);
-    // A launch was queued in which helpers have a part. The lane waits for it.
-    void launched() { launch_ = helpers_ ? ++last_ : 0; }
+    // A launch was queued in which helpers have a part, and which brings these units. The lane waits for it.
+    void launched(std::span<const uint32_t> units);
     // Finds out whether helpers have failed. Units whose bytes may be wrong then are loaded again when they are needed.
     // Never waits. `lane`: the stream of the loads that the own link brings.
     void look(sh_stream lane);

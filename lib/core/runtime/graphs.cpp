@@ -162,6 +162,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         return Status(SH_ERROR_STALE, "the graph unpacks weights in memory that " + parts_.gate.title() +
                                           " has at another address since: capture the graph again");
     if (Status stale = parts_.helpers.can_launch(graph->objects.helped()); !stale.ok()) {
+        parts_.loader.look_at_helpers();  // the launch before may have been wrong
         SH_TRY(parts_.take_failure());
         return Status(stale.code(), std::string(stale.text()) + ": capture the graph again");
     }
@@ -177,6 +178,8 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     Status status = no_throw([&] {
         const uint64_t losses = parts_.loader.helped().losses();
         parts_.ring.expect_launch();
+        for (const uint32_t unit : graph->units)  // so that launched() cannot fail
+            (void)parts_.loader.helped().mark(parts_.registry.unit(unit));
         if (entered_unpacks())
             parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
         SH_TRY(clear_ring(lock));
@@ -189,6 +192,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
         }
+        SH_TRY(parts_.helpers.can_launch(graph->objects.helped()));  // again, because the loads used them
         if (graph->objects.helped().bond) parts_.helpers.lend_to_launch(true);
         return order_launch(stream);
     });
@@ -232,7 +236,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
             status = Status(SH_ERROR_RUNTIME_LOST,
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
     if (helped) {
-        parts_.loader.helped().launched();
+        parts_.loader.helped().launched(graph.units);
         parts_.helpers.lend_to_launch(false);
     }
     if (graph.done) parts_.ring.launched(graph.done);

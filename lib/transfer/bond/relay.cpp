@@ -35,10 +35,10 @@ Status Relay::open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address
 // Only streams that record anything join, because a stream that has joined must come back.
 Status Relay::join_capture() {
     if (!fork_) return Status();
-    SH_TRY(device_.stream_wait_event(across_.stream(), fork_));
     SH_TRY(helper_.stream_wait_event(link_.stream(), fork_));
-    fork_ = 0;
-    return Status();
+    const sh_backend_event fork = fork_;
+    fork_ = 0;  // one has joined: end_record() takes the other along
+    return device_.stream_wait_event(across_.stream(), fork);
 }
 
 Status Relay::end_record(sh_stream stream) {
