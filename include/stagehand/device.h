@@ -133,7 +133,8 @@ static inline void sh_device_options_init(sh_device_options* options) {
  * "auto" is the first GPU that works, or the host if no GPU works.
  *
  * The call returns the same handle again, and counts it, if the device is open in this process already. All openings
- * share one budget. The budget, the page size, `helpers` and `device_flags` must then be 0, or equal to those in force.
+ * share one budget. The budget, the page size and `helpers` must then be 0, or equal to those in force, and
+ * `device_flags` must not have flags that are not in force.
  * The other options of a later opening are checked for their ranges and have no effect.
  *
  * @param options    NULL: defaults.

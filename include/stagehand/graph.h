@@ -55,8 +55,10 @@ typedef struct sh_graph sh_graph;
  * names the block, and the capture goes on.
  *
  * With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory, and batches of packed weights, are divided
- * among the links of the device and of the helpers that help the runtime now, by the speeds that are known now. The
- * driver records the copies of all devices in one graph. A launch always uses them all.
+ * among the links of the device and of the helpers that have memory for the runtime now, busy or not, by the speeds
+ * that are known now. The driver records the copies of all devices in one graph. A launch always uses them all. Until
+ * the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize() or a sh_pause() of it: the
+ * driver may end the capture.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view

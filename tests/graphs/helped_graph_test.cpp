@@ -1,58 +1,12 @@
 // Captured steps whose copies go over the links of helpers, too.
-#include "captured_step.h"
-#include "core/device/helpers.h"
-#include "device_under_test.h"
-#include "transfer/bond/bond.h"
+#include "helped_graphs.h"
 
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20, kLarge = (3 << 20) - 100;
-constexpr size_t kBlocks = 10;
-
-class HelpedGraphs : public Graphs {
-protected:
-    void SetUp() override {
-        Graphs::SetUp();
-        if (IsSkipped()) return;
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(256 << 10);
-        neighbour_ = std::make_unique<TestDevice>(of("capture:1", 256 * kMiB));
-    }
-    void TearDown() override {
-        if (least_) transfer::Bond::set_least_bytes(least_);
-    }
-
-    static DeviceSettings of(const std::string& name, uint64_t budget, const std::string& link = "2GB/s") {
-        return {.name = name,
-                .options = "capacity=512MiB;poison=1;latency=1us;bandwidth=" + link,
-                .budget_bytes = budget,
-                .page_bytes = 64 << 10,
-                .link_bytes_per_second = 2'000'000'000};
-    }
-    static DeviceSettings helped(uint32_t flags = SH_HELPED_IN_GRAPHS) {
-        DeviceSettings settings = of("capture:0", 20 * kMiB);
-        settings.helpers = "capture:1";
-        settings.device_flags = flags;
-        return settings;
-    }
-    static std::vector<BlockSpec> blocks() { return equal_blocks(kBlocks, kLarge); }
-    static void plan(Model& model) {
-        SUCCEEDS(model.schedule(forward(model.size())));
-        SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
-    }
-
-    uint64_t least_ = 0;
-    std::unique_ptr<TestDevice> neighbour_;
-};
-
 TEST_F(HelpedGraphs, launches_copy_over_all_links) {
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    Step step(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
+    Captured captured;
+    auto& [device, model, stream, step] = captured;
     SUCCEEDS(step.launch(stream));
     const sh_runtime_stats before = model.stats();
     SUCCEEDS(step.launch(stream));
@@ -68,12 +22,8 @@ TEST_F(HelpedGraphs, launches_copy_over_all_links) {
 }
 
 TEST_F(HelpedGraphs, launches_use_the_own_link_unless_they_may_use_others) {
-    TestDevice device(helped(0));
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    Step step(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
+    Captured captured(helped(0));
+    auto& [device, model, stream, step] = captured;
     SUCCEEDS(step.launch(stream));
     const uint64_t before = model.stats().helped_bytes;  // of loads of resident parts
     for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
@@ -81,6 +31,34 @@ TEST_F(HelpedGraphs, launches_use_the_own_link_unless_they_may_use_others) {
     EXPECT_EQ(model.stats().helped_bytes, before);
     EXPECT_EQ(step.compared(), 3 * kBlocks);
     EXPECT_EQ(step.wrong(), 0u);
+}
+
+TEST_F(HelpedGraphs, graphs_in_which_helpers_have_no_part_leave_them_alone) {
+    transfer::Bond::set_least_bytes(64 * kMiB);  // no copy of the capture is divided
+    TestDevice device(helped());
+    Model model(device, blocks());
+    const sh_block protect = model.id(0);
+    SUCCEEDS(sh_protect_blocks(model.runtime(), &protect, 1));
+    ASSERT_NO_FATAL_FAILURE(plan(model));
+    ASSERT_EQ(model.state(0).streamed_bytes, 0u);
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, {7, 8, 9}));
+    transfer::Bond::set_least_bytes(256 << 10);
+    for (int k = 0; k < 2; k++) {
+        SUCCEEDS(step.enter(stream));
+        const uint64_t entered = model.stats().helped_bytes;
+        SUCCEEDS(sh_invalidate_blocks(model.runtime(), &protect, 1));
+        SUCCEEDS(model.use(0, SH_STREAM_HOST));
+        const uint64_t loaded = model.stats().helped_bytes;
+        EXPECT_GT(loaded, entered) << "the helper brings other loads during the launch";
+        SUCCEEDS(step.launch_entered(stream));
+        EXPECT_EQ(model.stats().helped_bytes, loaded);
+    }
+    device.synchronize();
+    EXPECT_EQ(step.compared(), 6u);
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 // The same memory of the helper serves both.
@@ -223,12 +201,8 @@ TEST_F(HelpedGraphs, on_load_comes_after_what_the_helper_brings) {
 
 TEST_F(HelpedGraphs, are_launched_after_a_resume) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    Step step(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
+    Captured captured;
+    auto& [device, model, stream, step] = captured;
     for (int k = 0; k < 3; k++) {
         SUCCEEDS(step.launch(stream));
         SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
@@ -243,12 +217,8 @@ TEST_F(HelpedGraphs, are_launched_after_a_resume) {
 
 TEST_F(HelpedGraphs, are_stale_without_the_helpers_memory) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    Step step(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
+    Captured captured;
+    auto& [device, model, stream, step] = captured;
     SUCCEEDS(step.launch(stream));
     SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
     const uint64_t all = neighbour_->memory().budget_bytes;
@@ -288,80 +258,6 @@ TEST_F(HelpedGraphs, are_stale_if_the_helper_has_less_memory_for_them) {
     EXPECT_GT(model.stats().helped_bytes, before);
     device.synchronize();
     EXPECT_EQ(again.wrong(), 0u);
-}
-
-TEST_F(HelpedGraphs, a_helper_that_fails_after_a_launch_is_told_and_has_no_part_in_others) {
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    Step step(device, model), own(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
-    SUCCEEDS(step.launch(stream));
-    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
-    SUCCEEDS(step.launch(stream));
-    device.synchronize();
-    DRIVER(sh_test_answer)(false);
-    EXPECT_EQ(sh_runtime_synchronize(model.runtime()), SH_ERROR_BACKEND);
-    EXPECT_NE(why().find("a device that helps has failed"), std::string::npos) << why();
-    const uint64_t before = model.stats().bytes_to_device;
-    SUCCEEDS(model.use(kBlocks - 1, SH_STREAM_HOST));
-    EXPECT_GT(model.stats().bytes_to_device, before) << "what the launch has left is loaded again";
-    EXPECT_EQ(step.launch(stream), SH_ERROR_STALE);
-    EXPECT_NE(why().find("capture:1"), std::string::npos) << why();
-    ASSERT_NO_FATAL_FAILURE(own.capture(stream, forward(kBlocks)));
-    SUCCEEDS(own.launch(stream));
-    device.synchronize();
-    EXPECT_EQ(own.compared(), kBlocks);
-    EXPECT_EQ(own.wrong() + step.wrong(), 0u);
-    DRIVER(sh_test_answer)(true);
-}
-
-// At every copy of the helper. The acquire that needs the copy fails, and the capture goes on with the own link, with
-// that block or without. The helper is slower than it says, so that what it has brought before comes late.
-TEST_F(HelpedGraphs, captures_go_on_if_the_helper_refuses_a_copy) {
-    neighbour_.reset();
-    neighbour_ = std::make_unique<TestDevice>(of("capture:1", 96 * kMiB, "500MB/s"));  // slots of 1 MiB
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
-    const auto refuse_after = DRIVER(sh_test_refuse_copies);
-    uint64_t copies = 0;
-    {
-        Step step(device, model);
-        refuse_after(UINT64_MAX);
-        ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
-        copies = refuse_after(UINT64_MAX);
-    }
-    ASSERT_GE(copies, 4u);
-    for (uint64_t k = 0; k < 2 * copies; k++) {
-        const uint64_t after = k / 2;
-        const bool again = k % 2;
-        SCOPED_TRACE(k);
-        Step step(device, model);
-        SUCCEEDS(step.begin(stream));
-        refuse_after(after);
-        uint64_t failed = 0;
-        for (const size_t i : forward(kBlocks)) {
-            if (step.use(i) == SH_OK) continue;
-            failed++;
-            EXPECT_NE(why().find("capture:1"), std::string::npos) << why();
-            if (!again) continue;
-            SUCCEEDS(step.use(i));
-        }
-        refuse_after(UINT64_MAX);
-        EXPECT_EQ(failed, 1u);
-        const size_t used = kBlocks - (again ? 0 : 1);
-        SUCCEEDS(step.end());
-        SUCCEEDS(step.launch(stream));
-        SUCCEEDS(step.launch(stream));
-        SUCCEEDS(model.step(forward(kBlocks), stream));
-        device.synchronize();
-        EXPECT_EQ(step.compared(), 2 * used);
-        EXPECT_EQ(step.wrong(), 0u);
-    }
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST_F(HelpedGraphs, discarded_captures_leave_the_helper_usable) {

@@ -16,9 +16,7 @@ std::atomic<uint64_t> quiet_ns = 100'000'000;
 void Helpers::set_quiet_ns(uint64_t ns) { quiet_ns = ns; }
 
 Helpers::~Helpers() {
-    if (rest().ok()) return;
-    for (Helper& helper : all_)
-        if (bond_.is_open(helper.way)) lose(helper);
+    if (!rest().ok()) lose_all();
 }
 
 Status Helpers::open(const std::string& purpose) {
@@ -118,6 +116,17 @@ void Helpers::lend_to_launch(bool lend) noexcept {
     choose();
 }
 
+Status Helpers::follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done) {
+    SH_TRY(device_.backend().stream_wait_event(lane, done));
+    for (const Recording::Part& part : recording.parts) bond_.follow_launch(all_[part.helper].way, done);
+    return Status();
+}
+
+void Helpers::lose_all() noexcept {
+    for (Helper& helper : all_)
+        if (bond_.is_open(helper.way)) lose(helper);
+}
+
 Status Helpers::record(sh_backend_event fork, Recording* out) {
     choose();
     auto bond = std::make_unique<transfer::Bond>(device_.backend(), bond_.direction());
@@ -136,7 +145,7 @@ Status Helpers::record(sh_backend_event fork, Recording* out) {
         }
         bond->set_speed(way, bond_.speed(helper.way), helper.copy_ns);
         bond->use(way, true);
-        parts.push_back({i, helper.buffer->address(), helper.buffer->bytes()});
+        parts.push_back({i, way, helper.buffer->address(), helper.buffer->bytes()});
     }
     if (parts.empty()) return Status();
     SH_TRY(bond->open(device_.lanes()));
@@ -146,7 +155,7 @@ Status Helpers::record(sh_backend_event fork, Recording* out) {
 }
 
 Status Helpers::can_launch(const Recording& recording) {
-    if (!recording.parts.empty()) (void)bond_.check().ok();  // the log and HelpedLoads tell
+    if (!recording.parts.empty()) (void)bond_.check().ok();  // HelpedLoads tells of wrong bytes
     for (const Recording::Part& part : recording.parts) {
         const Helper& helper = all_[part.helper];
         const RelayBuffer& buffer = *helper.buffer;
@@ -154,9 +163,14 @@ Status Helpers::can_launch(const Recording& recording) {
             buffer.bytes() == part.bytes)
             continue;
         return Status(SH_ERROR_STALE, "the graph copies through memory of " + helper.name +
-                                          ", which does not help any more or has other memory for it");
+                                          ", which does not help any more or has other memory for it: capture the "
+                                          "graph again");
     }
     return Status();
+}
+
+void Helpers::Recording::drop_unused() {
+    std::erase_if(parts, [this](const Part& part) { return !bond->has_recorded(part.way); });
 }
 
 uint64_t Helpers::Recording::bytes() const {

@@ -32,31 +32,36 @@ public:
     const transfer::Bond& bond() const { return bond_; }
 
     // Takes the memory of each helper that has none, so that it can help. Memory for one call is not taken of a helper
-    // that is busy with copies of its own. The log tells of one that has no memory to
-    // spare, or whose memory this device cannot copy from.
+    // that is busy with copies of its own. The log tells of one that has no memory to spare, or whose memory this
+    // device cannot copy from.
     void get_ready();
     // Gives the memory back, after all that uses it. Fails if the device fails, or if a helper may still write host
     // memory.
     Status rest();
     // Uses the helpers that are not busy with copies of their own now.
     void choose() noexcept;
-    // A launch has the memory of all helpers for itself, until the next call says that it has it no more.
-    void lend_to_launch(bool lend) noexcept;
     // For a capture, which only records.
     struct Recording {
         struct Part {
-            size_t helper;
+            size_t helper, way;
             uint64_t address, bytes;  // of the memory of the helper that launches use
         };
         std::unique_ptr<transfer::Bond> bond;  // null: no helper is ready
         std::vector<Part> parts;
 
-        uint64_t bytes() const;  // of a launch, over the links of helpers
+        void drop_unused();      // the parts that have recorded nothing, once all is recorded
+        uint64_t bytes() const;  // that were recorded so far, over the links of helpers
     };
     // Helpers that are ready record a part of the copies. `fork`: an event of the capture.
     Status record(sh_backend_event fork, Recording* out);
     // SH_ERROR_STALE names a helper that cannot take part in launches any more.
     Status can_launch(const Recording& recording);
+    // A launch has the memory of all helpers for itself, until the next call says that it has it no more.
+    void lend_to_launch(bool lend) noexcept;
+    // What helpers and the lane bring from now on comes after this event, which the launch has reached.
+    Status follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done);
+    // A launch may use the memory of helpers for an unknown time: no helper is used any more, and its memory is lost.
+    void lose_all() noexcept;
     // What helpers would bring now beside the device's own link, in bytes per nanosecond.
     double speed();
     uint64_t bytes() const;  // that helpers have brought

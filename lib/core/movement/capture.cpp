@@ -83,9 +83,11 @@ Status Capture::load(Unit& unit, Use& use) {
     // After a failure from here on, these pages belong to no unit, and the graph loads them again when they are needed.
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
+    const uint64_t helped = objects_.helped().bytes();
     if (Status status = no_throw([&] { return copy(unit, loaded); }); !status.ok()) {
         // Whatever comes into these pages comes after what was recorded.
-        if (transfer::Bond* const bond = objects_.helped().bond.get()) (void)bond->follow_all(objects_.stream()).ok();
+        if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && unfollowed_.ok())
+            unfollowed_ = bond->follow_all(objects_.stream());
         return status;
     }
     for (const policy::PageRun& run : load_.runs)
@@ -94,6 +96,7 @@ Status Capture::load(Unit& unit, Use& use) {
     loads_++;
     copied_.commands += load_.copied.commands;
     copied_.bytes += load_.copied.bytes;
+    helped_bytes_ += objects_.helped().bytes() - helped;
     return Status();
 }
 
@@ -136,7 +139,8 @@ Status Capture::end() {
     sh_backend_event joined = 0;
     SH_TRY(objects_.event(&joined));
     SH_TRY(device_.event_record(joined, objects_.stream()));
-    return device_.stream_wait_event(stream_, joined);
+    SH_TRY(device_.stream_wait_event(stream_, joined));
+    return unfollowed_;
 }
 
 std::unique_ptr<Graph> Capture::finish() {
@@ -144,6 +148,7 @@ std::unique_ptr<Graph> Capture::finish() {
     for (const auto& [unit, use] : uses_) units.push_back(unit);
     std::sort(units.begin(), units.end());
     for (const Ring::Page& page : pages_) ring.push_back(page.contents);
+    objects_.helped().drop_unused();
     // Moving the objects is the last thing that may fail. Until then the capture owns them.
     const transfer::Unpacker& unpacker = objects_.unpacker();
     const uint64_t unpack_memory = unpacker.has_recorded() ? unpacker.address() : 0;
@@ -154,7 +159,7 @@ std::unique_ptr<Graph> Capture::finish() {
     graph->loads = loads_;
     graph->pieces = copied_.commands;
     graph->bytes = copied_.bytes;
-    graph->helped_bytes = graph->objects.helped().bytes();
+    graph->helped_bytes = helped_bytes_;
     return graph;
 }
 

@@ -71,6 +71,8 @@ private:
     uint64_t releases_ = 0;
     uint64_t loads_ = 0;
     transfer::Issued copied_;  // by all loads
+    uint64_t helped_bytes_ = 0;
+    Status unfollowed_;  // the failure after which later copies may overtake what helpers bring: there is no graph
     LoadRoutes routes_;
     Load load_;  // the load that is being recorded
 };

@@ -49,6 +49,7 @@ struct Graph {
     std::vector<uint32_t> units;  // the units that the graph uses, ascending
     // For each page of the ring, the unit whose contents the page holds after the graph has run. kNone: no unit.
     std::vector<uint32_t> ring;
+    bool is_helped() const { return !objects.helped().parts.empty(); }
     bool uses(uint32_t unit) const { return std::binary_search(units.begin(), units.end(), unit); }
 
     uint64_t unpack_memory = 0;  // the address of the memory in which it unpacks weights, or 0

@@ -164,7 +164,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (Status stale = parts_.helpers.can_launch(graph->objects.helped()); !stale.ok()) {
         parts_.loader.look_at_helpers();  // the launch before may have been wrong
         SH_TRY(parts_.take_failure());
-        return Status(stale.code(), std::string(stale.text()) + ": capture the graph again");
+        return stale;
     }
     SH_TRY(parts_.check_no_capture(stream));
     launch_.reset();
@@ -193,7 +193,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
                           "a device that helps has failed: weights of the graph are to be loaded again");
         }
         SH_TRY(parts_.helpers.can_launch(graph->objects.helped()));  // again, because the loads used them
-        if (graph->objects.helped().bond) parts_.helpers.lend_to_launch(true);
+        if (graph->is_helped()) parts_.helpers.lend_to_launch(true);
         return order_launch(stream);
     });
     if (!status.ok()) {
@@ -223,8 +223,8 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     // The launch and the loads that follow it use the same memory for packed weights.
     if (transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
         status = unpacker.follow(parts_.loader.stream(), graph.done);
-    const bool helped = graph.objects.helped().bond != nullptr;  // likewise the memory of helpers
-    if (status.ok() && helped) status = parts_.helpers.bond().follow(parts_.loader.stream(), graph.done);
+    if (status.ok() && graph.is_helped())  // likewise the memory of helpers
+        status = parts_.helpers.follow_launch(graph.objects.helped(), parts_.loader.stream(), graph.done);
     if (status.ok()) status = no_throw([&] { return parts_.streams.number(stream, &number); });
     if (status.ok()) {
         parts_.streams.mark(number);
@@ -232,10 +232,12 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     }
     // Without an event, nobody could wait for the launch later. So this call waits for it now.
     if (!status.ok())
-        if (Status waited = backend.stream_synchronize(stream); !waited.ok())
+        if (Status waited = backend.stream_synchronize(stream); !waited.ok()) {
+            if (graph.is_helped()) parts_.helpers.lose_all();
             status = Status(SH_ERROR_RUNTIME_LOST,
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
-    if (helped) {
+        }
+    if (graph.is_helped()) {
         parts_.loader.helped().launched(graph.units);
         parts_.helpers.lend_to_launch(false);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/log.h"
 #include "base/once_more.h"
@@ -111,6 +112,11 @@ Status Bond::end_record(sh_stream lane) {
     return device_.stream_wait_event(lane, tail_);
 }
 
+bool Bond::has_recorded(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->has_recorded();
+}
+
 bool Bond::is_open(size_t way) const {
     std::lock_guard lock(mutex_);
     return ways_[way].relay->is_open();
@@ -159,19 +165,19 @@ Status Bond::follow_all(sh_stream lane) {
     return Status();
 }
 
-// A helper that refuses the wait is left out, as one that refuses a copy.
-Status Bond::follow(sh_stream lane, sh_backend_event event) {
+void Bond::follow_launch(size_t number, sh_backend_event event) {
     std::lock_guard lock(mutex_);
-    SH_TRY(device_.stream_wait_event(lane, event));
-    for (Way& way : ways_) {
-        if (!way.relay->is_open()) continue;
-        SH_TRY(way.relay->follow(event));
-        const Status helper = way.relay->copy_after(event);
-        if (helper.ok() || way.failed) continue;
-        log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", way.name.c_str(), helper.text());
-        way.failed = true;
-    }
-    return Status();
+    Way& way = ways_[number];
+    if (!way.relay->is_open() || way.distrusted) return;
+    const Status followed = way.relay->follow_launch(event);
+    if (followed.ok()) return;
+    leave_out(way, followed);
+    way.distrusted = true;
+}
+
+void Bond::leave_out(Way& way, const Status& why) {
+    if (!std::exchange(way.failed, true))
+        log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", way.name.c_str(), why.text());
 }
 
 Status Bond::finish(sh_stream lane, sh_backend_event done) {
@@ -220,8 +226,13 @@ Status Bond::check() {
     for (Way& way : ways_) {
         // One that was left out because of a call may have failed before, in a copy.
         if (way.distrusted || !way.relay->is_open()) continue;
+        const bool at_work = way.relay->is_at_work();
         Status checked = way.relay->check();
         if (checked.ok()) continue;
+        if (!at_work && !way.relay->is_distrusted()) {  // all that it has copied is right
+            leave_out(way, checked);
+            continue;
+        }
         way.failed = way.distrusted = true;
         if (status.ok()) status = Status(SH_ERROR_BACKEND, way.name + " failed: " + checked.text());
     }
@@ -341,8 +352,7 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
         by.failed = by.distrusted = true;
         return Status(SH_ERROR_BACKEND, by.name + " failed: " + status.text());
     }
-    log_line(SH_LOG_WARNING, "%s brings nothing any more: %s", by.name.c_str(), status.text());
-    by.failed = true;
+    leave_out(by, status);
     by.distrusted = direction_ == Direction::to_host;  // a copy's failure may have come as that of a later call
     return Status();
 }

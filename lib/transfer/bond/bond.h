@@ -60,6 +60,7 @@ public:
     Status open_way_to_record(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
                               sh_backend_event fork);
     Status end_record(sh_stream lane);
+    bool has_recorded(size_t way) const;  // see Relay::has_recorded()
     bool is_open(size_t way) const;
     void set_speed(size_t way, double bytes_per_ns, uint64_t lone_copy_ns);
     // The way is not used any more.
@@ -80,8 +81,9 @@ public:
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
     Status follow_all(sh_stream lane);
-    // The copies that are issued from now on come after the event of the device, on all ways.
-    Status follow(sh_stream lane, sh_backend_event event);
+    // A launch has used the way until this event of the device. What the way brings from now on comes after it. A
+    // helper that refuses to wait is not used any more, and its copies for the launch may be wrong.
+    void follow_launch(size_t way, sh_backend_event event);
     // The same as transfer::issue(), over all ways.
     Status issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
                  BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);
@@ -98,7 +100,7 @@ public:
     // Waits on the host for what relays have brought until now.
     Status settle();
     // To be asked after the copies have ended. Fails if a helper, whose copies are no part of the device's work, has
-    // failed since it was asked. That helper is not used any more.
+    // failed since it was asked. That helper is not used any more, as one that fails while it has nothing to do.
     Status check();
     // See Relay::host_is_doubtful().
     bool host_is_doubtful() const;
@@ -133,6 +135,7 @@ private:
     Status bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
                  Issued* out, bool* out_brought);
     Status join_all(Relay::Follower follower, sh_stream stream);
+    void leave_out(Way& way, const Status& why);
 
     BackendDevice& device_;
     const Direction direction_;

@@ -56,6 +56,14 @@ Status Relay::follow(sh_backend_event event) {
     return Status();
 }
 
+// A copy of the launch is a copy of the helper, whose end the same event tells from now on.
+Status Relay::follow_launch(sh_backend_event event) {
+    at_work_ = true;
+    SH_TRY(follow(event));
+    SH_TRY(copy_after(event));
+    return helper_.event_record(helpers_last(), link_.stream());
+}
+
 Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
     slot_bytes_ = bytes / kSlots / kRelayAlignment * kRelayAlignment;
     if (!slot_bytes_) return Status(SH_ERROR_INTERNAL, "the buffer of a relay is too small");
@@ -140,8 +148,7 @@ Status Relay::end(std::atomic<bool>* doubt, const char* does) {
 Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
-    const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];  // or one that nothing has used yet
-    SH_TRY(helper_.event_query(to_device() ? last.filled : last.emptied, &done));
+    SH_TRY(helper_.event_query(helpers_last(), &done));
     if (done && settled_) at_work_ = false;
     return Status();
 }

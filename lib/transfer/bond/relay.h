@@ -29,8 +29,10 @@ public:
     Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     // The same for a capture, which only records: a launch of the graph copies. `fork`: an event of the capture.
     Status open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes, sh_backend_event fork);
-    // Makes the captured stream wait for all that was recorded, also after a failure. Nothing is recorded after it.
+    // Makes the captured stream wait for all that was recorded until now, also after a failure.
     Status end_record(sh_stream stream);
+    // Its streams have joined the capture, so that launches use the helper.
+    bool has_recorded() const { return records_ && !fork_; }
     // Waits until nothing is copied to the device or to host memory any more. Fails if the device fails, or if the
     // helper may go on writing host memory. Sets `out_over` to false if the helper may still write its own memory.
     Status close(bool* out_over);
@@ -40,6 +42,9 @@ public:
     bool takes(const void* memory, uint64_t bytes);
     // Work that follows on the device's stream comes after the event.
     Status follow(sh_backend_event event);
+    // A launch has used the memory until this event of the device. What follows comes after it. A failure may be the
+    // helper's, which the launch may have met, too.
+    Status follow_launch(sh_backend_event event);
     // The helper copies what follows after the event of the device. Else it reads host memory at once, before the
     // device's stream comes to the command.
     Status copy_after(sh_backend_event event) { return helper_.stream_wait_event(link_.stream(), event); }
@@ -55,6 +60,8 @@ public:
     bool settled() const { return settled_; }
     // Fails if the helper has failed. Else it may find out that all its copies have ended.
     Status check();
+    // A failure of the helper now may be that of a copy.
+    bool is_at_work() const { return at_work_.load(std::memory_order_relaxed); }
     // The helper has failed, so that what was copied before may be wrong.
     bool is_distrusted() const { return helper_failed_.load(std::memory_order_relaxed); }
     // On the way to the host: such a helper may still write host memory, until end_doubt() has succeeded.
@@ -111,6 +118,11 @@ private:
     const Half& last_half() const { return to_device() ? across_ : link_; }
     Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status join_capture();
+    // The event after what the helper has copied last, or one that nothing has used yet.
+    sh_backend_event helpers_last() const {
+        const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
+        return to_device() ? last.filled : last.emptied;
+    }
     Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
     Status pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes);
     template <class Copy>

@@ -57,9 +57,9 @@ public:
     uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
 
     // Queues the copies of a batch of these extents, and their unpacking on `stream`. Kept chunks are copied once, to
-    // where they stay. `from` is pinned memory that
-    // holds the chunks, in pieces of `pinned_piece` bytes that no copy may span, or 0. The first of them ends
-    // `to_border` bytes after `from`. Waits are as for issue(). `out_copies` gets the stream of the last copy.
+    // where they stay. `from` is pinned memory that holds the chunks, in pieces of `pinned_piece` bytes that no copy
+    // may span, or 0. The first of them ends `to_border` bytes after `from`. Waits are as for issue(). `out_copies`
+    // gets the stream of the last copy.
     struct Chunks {
         const void* from = nullptr;
         uint64_t pinned_piece = 0, to_border = 0;

@@ -103,12 +103,20 @@ protected:
     }
 
     static std::unique_ptr<BackendDevice> open(uint32_t index) {
-        const sh_backend& table = *host::host_backend();
+        static const sh_backend table = [] {
+            sh_backend host = *host::host_backend();
+            host.event_query = query;
+            return host;
+        }();
         sh_backend_device* device = nullptr;
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
         EXPECT_EQ(table.device_open(index, "capacity=64MiB;map_pages=0", &device, &info), SH_OK);
         return std::make_unique<BackendDevice>(table, device, info);
+    }
+
+    static sh_status query(sh_backend_device* device, sh_backend_event event, uint32_t* done) {
+        return answers_ ? host::host_backend()->event_query(device, event, done) : SH_ERROR_BACKEND;
     }
 
     // Loads all bytes, with the helper or without it, after all loads before.
@@ -150,6 +158,7 @@ protected:
     // Long enough for copies that wait for nothing.
     static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
+    static inline std::atomic<bool> answers_ = true;
     std::latch go_{1};
     std::unique_ptr<BackendDevice> device_, helper_;
     std::unique_ptr<Lanes> lanes_, helper_lanes_;
@@ -248,6 +257,59 @@ TEST_F(BondTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
     go_.count_down();
     ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
     EXPECT_EQ(count_of(2), kBytes);
+}
+
+// The bytes are in doubt only if the helper had not been asked since it copied them.
+TEST_F(BondTest, AHelperThatFailsIsLeftOut) {
+    for (const bool asked : {true, false}) {
+        SCOPED_TRACE(asked);
+        TearDown();
+        SetUp();
+        load(ones_, true);
+        ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+        if (asked) {
+            EXPECT_TRUE(bond_->check().ok());
+        }
+        answers_ = false;
+        EXPECT_EQ(bond_->check().ok(), asked);
+        answers_ = true;
+        EXPECT_EQ(bond_->failed(), 1u);
+        EXPECT_EQ(bond_->distrusted(), asked ? 0u : 1u);
+        load(twos_, true);
+        ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+        EXPECT_EQ(count_of(2), kBytes);
+        EXPECT_EQ(bond_->bytes(0), kBytes / 2) << "the own link has brought the second load";
+    }
+}
+
+TEST_F(BondTest, WhatTheHelperBringsAfterALaunchIsWrittenAfterIt) {
+    const Lane launch = [&] {
+        Lane stream;
+        EXPECT_TRUE(lanes_->lend(Direction::to_device, &stream).ok());
+        return stream;
+    }();
+    block(launch.stream(), *device_);
+    ASSERT_TRUE(device_->fill(launch.stream(), to_, 9, kBytes).ok());
+    const sh_backend_event left = [&] {
+        sh_backend_event event = 0;
+        EXPECT_TRUE(device_->event_create(false, &event).ok());
+        EXPECT_TRUE(device_->event_record(event, launch.stream()).ok());
+        return event;
+    }();
+    bond_->follow_launch(0, left);
+    EXPECT_TRUE(bond_->relay(0).is_at_work());
+    EXPECT_TRUE(bond_->check().ok());
+    EXPECT_TRUE(bond_->relay(0).is_at_work()) << "the launch may still copy";
+    load(ones_, true);
+    pause();
+    go_.count_down();
+    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(device_->stream_synchronize(launch.stream()).ok());
+    EXPECT_EQ(count_of(9), kBytes - bond_->bytes(0)) << "only the own link does not follow the launch here";
+    EXPECT_TRUE(bond_->check().ok());
+    EXPECT_FALSE(bond_->relay(0).is_at_work());
+    EXPECT_EQ(bond_->failed(), 0u);
+    EXPECT_TRUE(device_->event_destroy(left).ok());
 }
 
 // --- From the device ---
