@@ -59,8 +59,8 @@ typedef struct sh_device_options {
         granularity. */
     uint64_t page_bytes;
     /** Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
-        plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. Without helpers,
-        whose speed plans add. */
+        plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
+        own link: plans add the speed of helpers. */
     uint64_t link_bytes_per_second;
     /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
         and by the number of worker threads. */
@@ -79,9 +79,8 @@ typedef struct sh_device_options {
     uint32_t host_node;
     uint32_t host_flags; /**< SH_HOST_* \since 0.2 */
     /** The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
-        pool of spilled tensors, contents of released memory. The functions and host_user_data must stay valid until the
-        last reference is given back and all runtimes and spillers are destroyed. NULL: the library maps memory.
-        \since 0.2 */
+        pool of spilled tensors, contents of released memory, copies of SH_BLOCK_PACK. The functions and host_user_data
+        must stay valid until the device has closed: see sh_device_close(). NULL: the library maps memory. \since 0.2 */
     sh_host_alloc_fn host_alloc;
     sh_host_free_fn host_free; /**< Required if host_alloc is set, or else NULL. \since 0.2 */
     void* host_user_data;      /**< Passed to host_alloc and host_free. \since 0.2 */
@@ -97,20 +96,25 @@ typedef struct sh_device_options {
     /** Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
         "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
         paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
-        options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
-        budget, at most 48 MiB in whole pages, while it streams, and as much again while 256 MiB or more of what it
-        streams is SH_BLOCK_MUTABLE. A helper with a budget of less than 96 MiB does not help. A helper that has begun
-        copies of its own in the same direction within the last tenth of a second is left alone. A helper that cannot be
-        opened, has no memory to spare or fails is left out, and the log has the reason. Weights that it was bringing
-        when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime fails once
-        with SH_ERROR_BACKEND: see docs/concepts.md. Copies of at least 2 MiB from pinned memory are divided among the
-        links, and write-backs of at least 8 MiB to there. A piece of another source, or a batch of packed weights,
-        comes whole over one of them. Contents of 256 MiB and more also leave and come back over all links in sh_pause()
-        and sh_resume(), which take the same memory of each helper for the time of the call. So do saved tensors in each
-        step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
-        nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
-        the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
-        own link without SH_HELPED_IN_GRAPHS. The text is copied. NULL, "": none. \since 0.2 */
+        options. Open it earlier to choose its options, because a later opening cannot change its budget or flags.
+
+        Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams,
+        and as much again while 256 MiB or more of what it streams is SH_BLOCK_MUTABLE. A helper with a budget of less
+        than 96 MiB does not help. A helper that has begun copies of its own in the same direction within the last tenth
+        of a second is left alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the
+        log has the reason. A runtime does not try again to open one. Weights that a helper was bringing when it failed
+        may have been wrong. They are loaded again, and one of the next calls on the runtime fails once with
+        SH_ERROR_BACKEND: see sh_acquire().
+
+        Copies of at least 2 MiB from pinned memory are divided among the links, and write-backs of at least 8 MiB to
+        there. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured graphs
+        use the device's own link without SH_HELPED_IN_GRAPHS.
+
+        Contents of 256 MiB and more also leave and come back over all links in sh_pause() and sh_resume(), which take
+        the same memory of each helper for the time of the call. So do saved tensors in each step that follows one which
+        has spilled as much: the spiller takes twice that memory until a step spills nothing, or until
+        sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and the engine was told
+        to give its memory to later work: sh_restore() then fails. The text is copied. NULL, "": none. \since 0.2 */
     const char* helpers;
     uint32_t device_flags; /**< SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */
@@ -134,8 +138,8 @@ static inline void sh_device_options_init(sh_device_options* options) {
  *
  * The call returns the same handle again, and counts it, if the device is open in this process already. All openings
  * share one budget. The budget, the page size and `helpers` must then be 0, or equal to those in force, and
- * `device_flags` must not have flags that are not in force.
- * The other options of a later opening are checked for their ranges and have no effect.
+ * `device_flags` must not have flags that are not in force. The other options of a later opening are checked for their
+ * ranges and have no effect.
  *
  * @param options    NULL: defaults.
  * @param out_device The caller owns one reference on success, and returns it with sh_device_close().
@@ -159,8 +163,9 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
 
 /**
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
- * freed. The device then closes when its last runtime, and the last one that it helps, is destroyed, and devices whose
- * contents it has helped to move are closed. Runtimes that still exist stay usable until then. Opening the device again
+ * freed. The device then closes when nothing uses it any more: its runtimes and spillers, and those of other devices
+ * that it helps, are destroyed, and devices whose contents it has helped to move are closed. Runtimes that still exist
+ * stay usable until then. Opening the device again
  * gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
  * closes. NULL and stale handles are ignored.
  * @blocks Until the device's work has ended.

@@ -51,14 +51,14 @@ typedef struct sh_graph sh_graph;
  *
  * An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
  * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
- * lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
- * names the block, and the capture goes on.
+ * lets the device unpack (sh_plan_info.unpack_bytes). A mutable block of SH_BLOCK_PACK must have been written back or
+ * loaded plain. Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text names the block, and the capture goes on.
  *
- * With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory, and batches of packed weights, are divided
- * among the links of the device and of the helpers that have memory for the runtime now, busy or not, by the speeds
- * that are known now. The driver records the copies of all devices in one graph. A launch always uses them all. Until
- * the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize() or a sh_pause() of it: the
- * driver may end the capture.
+ * With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory are divided among the links of the device and
+ * of the helpers that have memory for the runtime now, busy or not, by the speeds that are known now. Each batch of
+ * packed weights goes over one of these links. The driver records the copies of all devices in one graph. A launch
+ * always uses them all. Until the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize()
+ * or a sh_pause() of it: the driver may end the capture.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -102,11 +102,14 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
- *                                   entered; a capture is under way; or the stream captures.
+ *                                   entered; a capture is under way; the stream captures; or the runtime is released:
+ *                                   see sh_pause().
  * @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
  * @retval SH_ERROR_SOURCE           A load failed.
  * @retval SH_ERROR_CALLBACK         A load failed.
- * @retval SH_ERROR_BACKEND          A load or the driver failed.
+ * @retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, as for sh_acquire(): after a
+ *                                   helper's failure the results of the launch before may be wrong. The next call
+ *                                   returns SH_ERROR_STALE if the graph must be captured again.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
@@ -123,7 +126,7 @@ SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream)
  * @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
  * @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
- * @blocks Never.
+ * @blocks Until the launch has ended, if the driver has failed. Otherwise never.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_graph_leave(sh_graph* graph, sh_stream stream);

@@ -83,6 +83,9 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
  * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
  * for launches of graphs, whose streams the caller can synchronize.
+ *
+ * Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
+ * of a graph are certain if its stream was synchronized before.
  * @retval SH_OK                 All have ended.
  * @retval SH_ERROR_SOURCE       A load failed.
  * @retval SH_ERROR_CALLBACK     A load failed.
@@ -109,16 +112,21 @@ enum {
         and reads the memory unpinned if the system refuses. */
     SH_BLOCK_PIN = 8,
     /** The registration packs each segment that has a `format` into memory of the library, which is pinned if the
-        system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
-        caller may free the memory of these segments when the registration has returned SH_OK; other segments are
-        read where they are. Unless the block is mutable, the library copies a segment as it is if packing saves less
-        than 5 %, if it has 32 GiB or more, if it ends within an element, or if the device does not unpack.
-        sh_source_replace() takes new contents.
+        system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back exactly, bit for
+        bit. The caller may free the memory of these segments when the registration has returned SH_OK. Segments without
+        a format are read where they are. The library copies a segment as it is if packing saves less than 5 %, if the
+        segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A warning in the log
+        tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it. sh_source_replace()
+        takes new contents.
 
-        With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back,
-        sh_invalidate_blocks(), or update without sh_source_replace() on, loads read the caller's memory, plain, and the
-        next plan frees the packed copies. sh_source_replace() packs again. Captures return SH_ERROR_UNSUPPORTED for the
-        block, and for those that share its pages, until it was written back or loaded plain. \since 0.2 */
+        One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
+        Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
+
+        With SH_BLOCK_MUTABLE the caller keeps the memory, and the library copies only segments that pack. Loads read
+        the copies until the first write-back, sh_invalidate_blocks(), or update without sh_source_replace(). After that
+        they read the caller's memory, plain, and the next plan frees the copies. sh_source_replace() packs again.
+        Captures return SH_ERROR_UNSUPPORTED for the block, and for those that share its pages, until it was written
+        back or loaded plain. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 
@@ -193,8 +201,8 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
  * @retval SH_ERROR_BACKEND          The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with up to 32 processors,
- *         of which each packs about 1 GB a second), and while it reads the index of a packed tensor, or all of a
+ * @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
+ *         shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
  *         packed tensor in pinned memory. Other calls go on while it packs.
  * \since 0.1
  */
@@ -204,7 +212,8 @@ SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_
 /**
  * Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
  * on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
- * return.
+ * return. There is one exception: a helper that has failed, and does not say so, may still read or write them. An error
+ * tells of writes.
  * @retval SH_OK                  The blocks are unregistered.
  * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
  * @retval SH_ERROR_BACKEND       The driver failed.

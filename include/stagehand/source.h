@@ -71,8 +71,8 @@ typedef struct sh_segment {
         \since 0.2 */
     uint64_t packed_bytes;
     uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */
-    /** POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
-        where it is. \since 0.2 */
+    /** POINTER with SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements. 0: the library reads the segment where it is.
+        Must be 0 without that flag, for other sources, and with packed_bytes. \since 0.2 */
     uint32_t format;
     uint32_t reserved;
 } sh_segment;

@@ -60,7 +60,7 @@ enum {
  *                                       end and their views are released. A runtime whose plan is held by a graph gives
  *                                       it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
- * @retval SH_ERROR_BACKEND              The driver failed now, or in earlier asynchronous work.
+ * @retval SH_ERROR_BACKEND              The driver failed now, or earlier work failed: see sh_acquire().
  * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
  * @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
@@ -148,7 +148,11 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  *                                       sh_runtime_options.max_held and sh_invalidate_blocks().
  * @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
- * @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
+ * @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
+ *                                       runtime failed: a write-back, or a device that helps. The call returns such an
+ *                                       error once, for any block. After a helper's failure the results of this step
+ *                                       and of the step before may be wrong: release all views, and give these results
+ *                                       up (see docs/concepts.md).
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
  *                                       streams, or is packed, must be loaded, and the graph unpacks weights; the
  *                                       stream captures and the runtime does not; or the runtime is released: see
@@ -193,7 +197,7 @@ SH_API SH_MUST_CHECK sh_status sh_acquire_many(sh_runtime* runtime, const sh_blo
  * @retval SH_ERROR_INVALID_STATE  The block is not held; or the stream captures and the runtime does not. The view
  *                                 stays held.
  * @retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
- * @retval SH_ERROR_BACKEND        The driver failed. The view is released.
+ * @retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
  * @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
  * @blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
  *         and when a guest leaves with it: see sh_scope_end().

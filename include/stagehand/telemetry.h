@@ -28,7 +28,7 @@ typedef struct sh_runtime_stats {
     uint64_t misses;          /**< Acquires that began a load. */
     uint64_t loads;           /**< Loads that were begun. */
     uint64_t load_pieces;     /**< Copy commands of these loads. */
-    uint64_t bytes_to_device; /**< Bytes of these commands. */
+    uint64_t bytes_to_device; /**< Bytes of these commands, as they cross the link: packed weights count packed. */
     uint64_t bytes_to_host;   /**< Bytes written back. */
     uint64_t write_backs;     /**< Write-backs that were begun. */
     uint64_t cancelled_loads; /**< Loads that were given up because the engine used another order. */

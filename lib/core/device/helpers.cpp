@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/log.h"
 #include "base/no_throw.h"
@@ -111,8 +112,15 @@ void Helpers::choose() noexcept {
     for (Helper& helper : all_) bond_.use(helper.way, !lent_ && is_idle(helper.buffer->helper()));
 }
 
-void Helpers::lend_to_launch(bool lend) noexcept {
-    lent_ = lend;
+void Helpers::begin_launch(const Recording& recording) noexcept {
+    for (const Recording::Part& part : recording.parts) bond_.begin_launch(all_[part.helper].way);
+    lent_ = true;
+    choose();
+}
+
+void Helpers::end_launch() noexcept {
+    if (!std::exchange(lent_, false)) return;
+    for (const Helper& helper : all_) bond_.end_launch(helper.way);
     choose();
 }
 

@@ -56,8 +56,9 @@ public:
     Status record(sh_backend_event fork, Recording* out);
     // SH_ERROR_STALE names a helper that cannot take part in launches any more.
     Status can_launch(const Recording& recording);
-    // A launch has the memory of all helpers for itself, until the next call says that it has it no more.
-    void lend_to_launch(bool lend) noexcept;
+    // A launch has the memory of all helpers for itself, until the second call, which changes nothing after no launch.
+    void begin_launch(const Recording& recording) noexcept;
+    void end_launch() noexcept;
     // What helpers and the lane bring from now on comes after this event, which the launch has reached.
     Status follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done);
     // A launch may use the memory of helpers for an unknown time: no helper is used any more, and its memory is lost.

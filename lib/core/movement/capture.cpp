@@ -85,9 +85,7 @@ Status Capture::load(Unit& unit, Use& use) {
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
     const uint64_t helped = objects_.helped().bytes();
     if (Status status = no_throw([&] { return copy(unit, loaded); }); !status.ok()) {
-        // Whatever comes into these pages comes after what was recorded.
-        if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && unfollowed_.ok())
-            unfollowed_ = bond->follow_all(objects_.stream());
+        follow_failed();
         return status;
     }
     for (const policy::PageRun& run : load_.runs)
@@ -98,6 +96,12 @@ Status Capture::load(Unit& unit, Use& use) {
     copied_.bytes += load_.copied.bytes;
     helped_bytes_ += objects_.helped().bytes() - helped;
     return Status();
+}
+
+// Whatever comes into the pages of an acquire that failed comes after what was recorded, because no release does.
+void Capture::follow_failed() {
+    if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && unfollowed_.ok())
+        unfollowed_ = bond->follow_all(objects_.stream());
 }
 
 // The copies of the next load do not wait for what helpers bring of this one.
@@ -117,7 +121,9 @@ Status Capture::acquire(Unit& unit, sh_stream stream) {
     Use& use = uses_[load_.unit];
     find_missing(unit);
     if (!load_.runs.empty()) SH_TRY(load(unit, use));
-    return use.loaded ? device_.stream_wait_event(stream, use.loaded) : Status();
+    Status status = use.loaded ? device_.stream_wait_event(stream, use.loaded) : Status();
+    if (!status.ok()) follow_failed();
+    return status;
 }
 
 Status Capture::release(Unit& unit, sh_stream stream) {

@@ -57,6 +57,7 @@ private:
     void find_fences(const Unit& unit);
     Status load(Unit& unit, Use& use);
     Status copy(Unit& unit, sh_backend_event loaded);
+    void follow_failed();
 
     BackendDevice& device_;
     transfer::Lanes& lanes_;

@@ -38,11 +38,17 @@ void HelpedLoads::queued(Unit& unit, const Mark& begin, bool whole) {
 }
 
 // What eager uses find of it may be wrong as well.
-void HelpedLoads::launched(std::span<const uint32_t> units) {
+void HelpedLoads::launched(std::span<const uint32_t> units, uint64_t losses) {
     if (!helpers_) return;
+    note_losses();
     launch_ = ++last_;
-    for (const uint32_t unit : units)
-        if (unit < last_of_.size() && registry_.unit(unit).ring_pages) last_of_[unit] = last_;
+    if (losses_ != losses) told_ = false;
+    for (const uint32_t index : units) {
+        Unit& unit = registry_.unit(index);
+        if (index >= last_of_.size() || !unit.ring_pages) continue;
+        last_of_[index] = last_;
+        if (losses_ != losses) lose(unit);
+    }
 }
 
 void HelpedLoads::look(sh_stream lane) {

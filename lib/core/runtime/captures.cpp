@@ -100,9 +100,9 @@ Status Captures::end(sh_stream stream, std::unique_ptr<Graph>* out_graph) {
         return Status();
     });
     if (out_graph && *out_graph && (*out_graph)->bytes && !(*out_graph)->is_helped() && parts_.helpers.any())
-        log_line(SH_LOG_INFO, "%s: the graph copies over the device's own link alone: %s", parts_.gate.name().c_str(),
-                 parts_.device->helped_in_graphs() ? "no helper was ready, or no copy is large enough to divide"
-                                                   : "see SH_HELPED_IN_GRAPHS");
+        log_line(
+            SH_LOG_INFO, "%s: the graph copies over the device's own link alone: %s", parts_.gate.name().c_str(),
+            parts_.device->helped_in_graphs() ? "no helper could bring a part of a copy" : "see SH_HELPED_IN_GRAPHS");
     if (!out_graph || !status.ok()) abandoned_.push_back(std::move(capture_));  // begin() has reserved room
     capture_.reset();
     return parts_.gate.note(status);

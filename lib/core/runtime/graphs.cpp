@@ -176,7 +176,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     entered_on_ = stream;
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
-        const uint64_t losses = parts_.loader.helped().losses();
+        entered_losses_ = parts_.loader.helped().losses();
         parts_.ring.expect_launch();
         for (const uint32_t unit : graph->units)  // so that launched() cannot fail
             (void)parts_.loader.helped().mark(parts_.registry.unit(unit));
@@ -187,18 +187,18 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
         if (entered_unpacks()) SH_TRY(bring_kept(*graph));
         parts_.loader.look_at_helpers();
-        if (parts_.loader.helped().losses() != losses) {
+        if (parts_.loader.helped().losses() != entered_losses_) {
             SH_TRY(parts_.loader.helped().take_failure());
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
         }
         SH_TRY(parts_.helpers.can_launch(graph->objects.helped()));  // again, because the loads used them
-        if (graph->is_helped()) parts_.helpers.lend_to_launch(true);
+        if (graph->is_helped()) parts_.helpers.begin_launch(graph->objects.helped());
         return order_launch(stream);
     });
     if (!status.ok()) {
         if (entered_unpacks()) (void)parts_.loader.synchronize().ok();  // no load stands for what bring_kept() copies
-        parts_.helpers.lend_to_launch(false);
+        parts_.helpers.end_launch();
         entered_ = nullptr;
     }
     parts_.gate.notify();
@@ -238,8 +238,8 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
         }
     if (graph.is_helped()) {
-        parts_.loader.helped().launched(graph.units);
-        parts_.helpers.lend_to_launch(false);
+        parts_.loader.helped().launched(graph.units, entered_losses_);
+        parts_.helpers.end_launch();
     }
     if (graph.done) parts_.ring.launched(graph.done);
     parts_.contents.take_over(graph.ring, graph.units, graph.done, uint64_t(1) << number);

@@ -165,6 +165,16 @@ Status Bond::follow_all(sh_stream lane) {
     return Status();
 }
 
+void Bond::begin_launch(size_t way) {
+    std::lock_guard lock(mutex_);
+    ways_[way].relay->begin_launch();
+}
+
+void Bond::end_launch(size_t way) {
+    std::lock_guard lock(mutex_);
+    ways_[way].relay->end_launch();
+}
+
 void Bond::follow_launch(size_t number, sh_backend_event event) {
     std::lock_guard lock(mutex_);
     Way& way = ways_[number];

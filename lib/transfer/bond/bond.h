@@ -81,7 +81,10 @@ public:
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
     Status follow_all(sh_stream lane);
-    // A launch has used the way until this event of the device. What the way brings from now on comes after it. A
+    // From now on, and until end_launch(), a launch uses the way.
+    void begin_launch(size_t way);
+    void end_launch(size_t way);
+    // The launch has used the way until this event of the device. What the way brings from now on comes after it. A
     // helper that refuses to wait is not used any more, and its copies for the launch may be wrong.
     void follow_launch(size_t way, sh_backend_event event);
     // The same as transfer::issue(), over all ways.

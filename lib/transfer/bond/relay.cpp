@@ -58,7 +58,6 @@ Status Relay::follow(sh_backend_event event) {
 
 // A copy of the launch is a copy of the helper, whose end the same event tells from now on.
 Status Relay::follow_launch(sh_backend_event event) {
-    at_work_ = true;
     SH_TRY(follow(event));
     SH_TRY(copy_after(event));
     return helper_.event_record(helpers_last(), link_.stream());
@@ -71,6 +70,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
+    launched_ = false;
     helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
@@ -149,7 +149,7 @@ Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
     SH_TRY(helper_.event_query(helpers_last(), &done));
-    if (done && settled_) at_work_ = false;
+    if (done && settled_ && !launched_) at_work_ = false;
     return Status();
 }
 

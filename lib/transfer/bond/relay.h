@@ -42,7 +42,10 @@ public:
     bool takes(const void* memory, uint64_t bytes);
     // Work that follows on the device's stream comes after the event.
     Status follow(sh_backend_event event);
-    // A launch has used the memory until this event of the device. What follows comes after it. A failure may be the
+    // From now on a launch uses the memory, so that a failure of the helper is one of a copy. Until end_launch().
+    void begin_launch() { at_work_ = launched_ = true; }
+    void end_launch() { launched_ = false; }
+    // The launch has used the memory until this event of the device. What follows comes after it. A failure may be the
     // helper's, which the launch may have met, too.
     Status follow_launch(sh_backend_event event);
     // The helper copies what follows after the event of the device. Else it reads host memory at once, before the
@@ -142,6 +145,7 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
+    bool launched_ = false;      // see begin_launch()
     bool records_ = false;       // for a capture
     sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
     // `at_work_`: the helper is not known to have ended its copies.

@@ -180,6 +180,7 @@ Status Unpacker::synchronize() {
 // A capture only has to know that they are free, and the copies' stream joins it.
 Status Unpacker::recover(sh_stream stream) {
     if (records_) {
+        if (joined_) SH_TRY(lead(stream, slots_[0].filled));  // relays do not wait for the lane
         SH_TRY(free_all_after(stream));
         SH_TRY(device_.stream_wait_event(lane_.stream(), slots_[0].free));
         joined_ = true;

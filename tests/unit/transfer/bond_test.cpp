@@ -296,8 +296,11 @@ TEST_F(BondTest, WhatTheHelperBringsAfterALaunchIsWrittenAfterIt) {
         EXPECT_TRUE(device_->event_record(event, launch.stream()).ok());
         return event;
     }();
+    bond_->begin_launch(0);
+    EXPECT_TRUE(bond_->check().ok());
+    EXPECT_TRUE(bond_->relay(0).is_at_work()) << "the launch may copy at any time";
     bond_->follow_launch(0, left);
-    EXPECT_TRUE(bond_->relay(0).is_at_work());
+    bond_->end_launch(0);
     EXPECT_TRUE(bond_->check().ok());
     EXPECT_TRUE(bond_->relay(0).is_at_work()) << "the launch may still copy";
     load(ones_, true);

@@ -453,8 +453,8 @@ Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
-    /**POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
-where it is. Since 0.2*/
+    /**POINTER with SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements. 0: the library reads the segment where it is.
+Must be 0 without that flag, for other sources, and with packed_bytes. Since 0.2*/
     pub format: u32,
     pub reserved: u32,
 }
@@ -632,8 +632,8 @@ reserve, which is a twentieth of the device and at most 512 MiB.*/
 granularity.*/
     pub page_bytes: u64,
     /**Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
-plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. Without helpers,
-whose speed plans add.*/
+plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
+own link: plans add the speed of helpers.*/
     pub link_bytes_per_second: u64,
     /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
 and by the number of worker threads.*/
@@ -653,9 +653,8 @@ as numactl has chosen nodes, and none on memory of host_alloc. Since 0.2*/
     ///SH_HOST_* Since 0.2
     pub host_flags: u32,
     /**The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
-pool of spilled tensors, contents of released memory. The functions and host_user_data must stay valid until the
-last reference is given back and all runtimes and spillers are destroyed. NULL: the library maps memory.
-Since 0.2*/
+pool of spilled tensors, contents of released memory, copies of SH_BLOCK_PACK. The functions and host_user_data
+must stay valid until the device has closed: see sh_device_close(). NULL: the library maps memory. Since 0.2*/
     pub host_alloc: sh_host_alloc_fn,
     ///Required if host_alloc is set, or else NULL. Since 0.2
     pub host_free: sh_host_free_fn,
@@ -674,20 +673,25 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     /**Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
 "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
 paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
-options. Open it earlier to choose its options, such as its budget. Each runtime takes a sixteenth of a helper's
-budget, at most 48 MiB in whole pages, while it streams, and as much again while 256 MiB or more of what it
-streams is SH_BLOCK_MUTABLE. A helper with a budget of less than 96 MiB does not help. A helper that has begun
-copies of its own in the same direction within the last tenth of a second is left alone. A helper that cannot be
-opened, has no memory to spare or fails is left out, and the log has the reason. Weights that it was bringing
-when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime fails once
-with SH_ERROR_BACKEND: see docs/concepts.md. Copies of at least 2 MiB from pinned memory are divided among the
-links, and write-backs of at least 8 MiB to there. A piece of another source, or a batch of packed weights,
-comes whole over one of them. Contents of 256 MiB and more also leave and come back over all links in sh_pause()
-and sh_resume(), which take the same memory of each helper for the time of the call. So do saved tensors in each
-step that follows one which has spilled as much: the spiller takes twice that memory until a step spills
-nothing, or until sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and
-the engine was told to give its memory to later work: sh_restore() then fails. Captured graphs use the device's
-own link without SH_HELPED_IN_GRAPHS. The text is copied. NULL, "": none. Since 0.2*/
+options. Open it earlier to choose its options, because a later opening cannot change its budget or flags.
+
+Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams,
+and as much again while 256 MiB or more of what it streams is SH_BLOCK_MUTABLE. A helper with a budget of less
+than 96 MiB does not help. A helper that has begun copies of its own in the same direction within the last tenth
+of a second is left alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the
+log has the reason. A runtime does not try again to open one. Weights that a helper was bringing when it failed
+may have been wrong. They are loaded again, and one of the next calls on the runtime fails once with
+SH_ERROR_BACKEND: see sh_acquire().
+
+Copies of at least 2 MiB from pinned memory are divided among the links, and write-backs of at least 8 MiB to
+there. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured graphs
+use the device's own link without SH_HELPED_IN_GRAPHS.
+
+Contents of 256 MiB and more also leave and come back over all links in sh_pause() and sh_resume(), which take
+the same memory of each helper for the time of the call. So do saved tensors in each step that follows one which
+has spilled as much: the spiller takes twice that memory until a step spills nothing, or until
+sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and the engine was told
+to give its memory to later work: sh_restore() then fails. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
     ///SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. Since 0.2
     pub device_flags: u32,
@@ -1404,16 +1408,21 @@ pub const SH_BLOCK_UNORDERED: _bindgen_ty_15 = 4;
 and reads the memory unpinned if the system refuses.*/
 pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
 /**The registration packs each segment that has a `format` into memory of the library, which is pinned if the
-system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
-caller may free the memory of these segments when the registration has returned SH_OK; other segments are
-read where they are. Unless the block is mutable, the library copies a segment as it is if packing saves less
-than 5 %, if it has 32 GiB or more, if it ends within an element, or if the device does not unpack.
-sh_source_replace() takes new contents.
+system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back exactly, bit for
+bit. The caller may free the memory of these segments when the registration has returned SH_OK. Segments without
+a format are read where they are. The library copies a segment as it is if packing saves less than 5 %, if the
+segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A warning in the log
+tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it. sh_source_replace()
+takes new contents.
 
-With SH_BLOCK_MUTABLE the caller keeps the memory, and only what packs is copied. From the first write-back,
-sh_invalidate_blocks(), or update without sh_source_replace() on, loads read the caller's memory, plain, and the
-next plan frees the packed copies. sh_source_replace() packs again. Captures return SH_ERROR_UNSUPPORTED for the
-block, and for those that share its pages, until it was written back or loaded plain. Since 0.2*/
+One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
+Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
+
+With SH_BLOCK_MUTABLE the caller keeps the memory, and the library copies only segments that pack. Loads read
+the copies until the first write-back, sh_invalidate_blocks(), or update without sh_source_replace(). After that
+they read the caller's memory, plain, and the next plan frees the copies. sh_source_replace() packs again.
+Captures return SH_ERROR_UNSUPPORTED for the block, and for those that share its pages, until it was written
+back or loaded plain. Since 0.2*/
 pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
 pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
@@ -2486,7 +2495,7 @@ counted.*/
     pub loads: u64,
     ///Copy commands of these loads.
     pub load_pieces: u64,
-    ///Bytes of these commands.
+    ///Bytes of these commands, as they cross the link: packed weights count packed.
     pub bytes_to_device: u64,
     ///Bytes written back.
     pub bytes_to_host: u64,
@@ -2883,8 +2892,9 @@ Since 0.2*/
 "auto" is the first GPU that works, or the host if no GPU works.
 
 The call returns the same handle again, and counts it, if the device is open in this process already. All openings
-share one budget. The budget, the page size, `helpers` and `device_flags` must then be 0, or equal to those in force.
-The other options of a later opening are checked for their ranges and have no effect.
+share one budget. The budget, the page size and `helpers` must then be 0, or equal to those in force, and
+`device_flags` must not have flags that are not in force. The other options of a later opening are checked for their
+ranges and have no effect.
 
 
 - `options`: NULL: defaults.
@@ -2910,8 +2920,9 @@ Since 0.1*/
         out_device: *mut *mut sh_device,
     ) -> sh_status;
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
-freed. The device then closes when its last runtime, and the last one that it helps, is destroyed, and devices whose
-contents it has helped to move are closed. Runtimes that still exist stay usable until then. Opening the device again
+freed. The device then closes when nothing uses it any more: its runtimes and spillers, and those of other devices
+that it helps, are destroyed, and devices whose contents it has helped to move are closed. Runtimes that still exist
+stay usable until then. Opening the device again
 gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
 closes. NULL and stale handles are ignored.
 @blocks Until the device's work has ended.
@@ -2976,12 +2987,14 @@ sh_release() or sh_step_end() returns the error instead if the block's bytes are
 
 An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
 (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
-lets the device unpack (sh_plan_info.unpack_bytes). Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text
-names the block, and the capture goes on.
+lets the device unpack (sh_plan_info.unpack_bytes). A mutable block of SH_BLOCK_PACK must have been written back or
+loaded plain. Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text names the block, and the capture goes on.
 
-With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory, and batches of packed weights, are divided
-among the links of the device and of the helpers that help the runtime now, by the speeds that are known now. The
-driver records the copies of all devices in one graph. A launch always uses them all.
+With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory are divided among the links of the device and
+of the helpers that have memory for the runtime now, busy or not, by the speeds that are known now. Each batch of
+packed weights goes over one of these links. The driver records the copies of all devices in one graph. A launch
+always uses them all. Until the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize()
+or a sh_pause() of it: the driver may end the capture.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -3024,11 +3037,14 @@ other memory for it: the text names the helper. Capture the graph again.
 @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
-entered; a capture is under way; or the stream captures.
+entered; a capture is under way; the stream captures; or the runtime is released:
+see sh_pause().
 @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
 @retval SH_ERROR_SOURCE           A load failed.
 @retval SH_ERROR_CALLBACK         A load failed.
-@retval SH_ERROR_BACKEND          A load or the driver failed.
+@retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, as for sh_acquire(): after a
+helper's failure the results of the launch before may be wrong. The next call
+returns SH_ERROR_STALE if the graph must be captured again.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
@@ -3042,7 +3058,7 @@ runtime comes after the launch.
 @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
 @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Never.
+@blocks Until the launch has ended, if the driver has failed. Otherwise never.
 Since 0.1*/
     pub fn sh_graph_leave(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Waits until launches have ended and frees the graph. The driver's graph must not be launched afterwards. Graphs of a
@@ -3336,6 +3352,9 @@ Since 0.1*/
 meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
 acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
 for launches of graphs, whose streams the caller can synchronize.
+
+Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
+of a graph are certain if its stream was synchronized before.
 @retval SH_OK                 All have ended.
 @retval SH_ERROR_SOURCE       A load failed.
 @retval SH_ERROR_CALLBACK     A load failed.
@@ -3361,8 +3380,8 @@ step.
 @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with up to 32 processors,
-of which each packs about 1 GB a second), and while it reads the index of a packed tensor, or all of a
+@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
+shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
 packed tensor in pinned memory. Other calls go on while it packs.
 Since 0.1*/
     pub fn sh_register_blocks(
@@ -3373,7 +3392,8 @@ Since 0.1*/
     ) -> sh_status;
     /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
 on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
-return.
+return. There is one exception: a helper that has failed, and does not say so, may still read or write them. An error
+tells of writes.
 @retval SH_OK                  The blocks are unregistered.
 @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
 @retval SH_ERROR_BACKEND       The driver failed.
@@ -3919,7 +3939,7 @@ see sh_pause().
 end and their views are released. A runtime whose plan is held by a graph gives
 it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
-@retval SH_ERROR_BACKEND              The driver failed now, or in earlier asynchronous work.
+@retval SH_ERROR_BACKEND              The driver failed now, or earlier work failed: see sh_acquire().
 @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
 @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
@@ -3984,7 +4004,11 @@ check. Some backends check the stream late, or not at all.
 sh_runtime_options.max_held and sh_invalidate_blocks().
 @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
-@retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
+@retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
+runtime failed: a write-back, or a device that helps. The call returns such an
+error once, for any block. After a helper's failure the results of this step
+and of the step before may be wrong: release all views, and give these results
+up (see docs/concepts.md).
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
 streams, or is packed, must be loaded, and the graph unpacks weights; the
 stream captures and the runtime does not; or the runtime is released: see
@@ -4036,7 +4060,7 @@ again. A runtime that cannot tell when the stream's work ends is lost.
 @retval SH_ERROR_INVALID_STATE  The block is not held; or the stream captures and the runtime does not. The view
 stays held.
 @retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
-@retval SH_ERROR_BACKEND        The driver failed. The view is released.
+@retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
 @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
 @blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
 and when a guest leaves with it: see sh_scope_end().
