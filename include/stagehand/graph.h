@@ -107,9 +107,9 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
  * @retval SH_ERROR_SOURCE           A load failed.
  * @retval SH_ERROR_CALLBACK         A load failed.
- * @retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, as for sh_acquire(): after a
- *                                   helper's failure the results of the launch before may be wrong. The next call
- *                                   returns SH_ERROR_STALE if the graph must be captured again.
+ * @retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, launches included: see
+ *                                   sh_acquire(). The next call returns SH_ERROR_STALE if the graph must be captured
+ *                                   again.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
@@ -122,11 +122,11 @@ SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream)
  * Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
  * runtime comes after the launch.
  * @retval SH_OK                  The graph is left.
- * @retval SH_ERROR_INVALID_STATE The graph was not entered on this stream.
+ * @retval SH_ERROR_INVALID_STATE The graph was not entered on this stream. Or the stream captures: the graph is left.
  * @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
  * @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
- * @blocks Until the launch has ended, if the driver has failed. Otherwise never.
+ * @blocks Never, except for a stream that the runtime cannot note (after an error, or beyond 64 streams).
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_graph_leave(sh_graph* graph, sh_stream stream);

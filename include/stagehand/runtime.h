@@ -82,7 +82,8 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
  * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
  * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
- * for launches of graphs, whose streams the caller can synchronize.
+ * for launches of graphs, whose streams the caller can synchronize. It does wait for launches that helpers have a part
+ * in, or that unpack weights.
  *
  * Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
  * of a graph are certain if its stream was synchronized before.

@@ -150,9 +150,9 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
  * @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
  *                                       runtime failed: a write-back, or a device that helps. The call returns such an
- *                                       error once, for any block. After a helper's failure the results of this step
- *                                       and of the step before may be wrong: release all views, and give these results
- *                                       up (see docs/concepts.md).
+ *                                       error once, for any block. After a helper's failure, results may be wrong since
+ *                                       sh_runtime_synchronize() last returned SH_OK: release all views, and give these
+ *                                       results up (see docs/concepts.md).
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
  *                                       streams, or is packed, must be loaded, and the graph unpacks weights; the
  *                                       stream captures and the runtime does not; or the runtime is released: see

@@ -41,7 +41,7 @@ sh_status told(const Device& device, sh_status status) {
     return status < 0 ? fail(status, "%s", device.host->last_error()) : status;
 }
 bool refuses(const Device& device, sh_test_call call) {
-    const bool concerned = call == SH_TEST_WAIT || &device != first;
+    const bool concerned = call >= SH_TEST_WAIT || &device != first;
     return concerned && refusals[call].next();
 }
 sh_status refused(Answer answer) { return fail(SH_ERROR_BACKEND, "%s", text_of(answer)); }
@@ -85,6 +85,7 @@ sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_str
     return guarded([&] {
         if (!event) return fail(SH_ERROR_INVALID_HANDLE, "0 is never an event");  // a capture would take it
         Device& device = of(handle);
+        if (refuses(device, SH_TEST_RECORD)) return fail(SH_ERROR_BACKEND, "the test refuses the record");
         return unless(device, recorder.record(device.inner, stream, event),
                       [&] { return device.host->event_record(device.inner, event, stream); });
     });

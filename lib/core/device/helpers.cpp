@@ -130,6 +130,11 @@ Status Helpers::follow_launch(const Recording& recording, sh_stream lane, sh_bac
     return Status();
 }
 
+bool Helpers::is_distrusted(const Recording& recording) const {
+    return std::ranges::any_of(
+        recording.parts, [this](const Recording::Part& part) { return bond_.is_distrusted(all_[part.helper].way); });
+}
+
 void Helpers::lose_all() noexcept {
     for (Helper& helper : all_)
         if (bond_.is_open(helper.way)) lose(helper);

@@ -61,6 +61,8 @@ public:
     void end_launch() noexcept;
     // What helpers and the lane bring from now on comes after this event, which the launch has reached.
     Status follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done);
+    // A helper that has a part in the launch may have brought wrong bytes.
+    bool is_distrusted(const Recording& recording) const;
     // A launch may use the memory of helpers for an unknown time: no helper is used any more, and its memory is lost.
     void lose_all() noexcept;
     // What helpers would bring now beside the device's own link, in bytes per nanosecond.

@@ -100,8 +100,8 @@ Status Capture::load(Unit& unit, Use& use) {
 
 // Whatever comes into the pages of an acquire that failed comes after what was recorded, because no release does.
 void Capture::follow_failed() {
-    if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && unfollowed_.ok())
-        unfollowed_ = bond->follow_all(objects_.stream());
+    if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && wrong_.ok())
+        wrong_ = bond->follow_all(objects_.stream());
 }
 
 // The copies of the next load do not wait for what helpers bring of this one.
@@ -130,13 +130,19 @@ Status Capture::release(Unit& unit, sh_stream stream) {
     if (!unit.ring_pages) return Status();
     Use& use = uses_[registry_.index_of(unit)];
     use.last = ++releases_;
-    auto end = std::find_if(use.ends.begin(), use.ends.end(), [&](const UnitUse& e) { return e.stream == stream; });
-    if (end == use.ends.end()) {
-        sh_backend_event event = 0;
-        SH_TRY(objects_.event(&event));
-        end = use.ends.insert(use.ends.end(), {stream, event});
-    }
-    return device_.event_record(end->event, stream);
+    Status status = no_throw([&] { return note_end(use, stream); });
+    if (!status.ok() && wrong_.ok()) wrong_ = status;  // what comes into these pages does not wait for the use
+    return status;
+}
+
+Status Capture::note_end(Use& use, sh_stream stream) {
+    const auto end = std::ranges::find(use.ends, stream, &UnitUse::stream);
+    if (end != use.ends.end()) return device_.event_record(end->event, stream);
+    sh_backend_event event = 0;
+    SH_TRY(objects_.event(&event));
+    SH_TRY(device_.event_record(event, stream));
+    use.ends.push_back({stream, event});  // only now, because nothing in a capture may wait for an unrecorded event
+    return Status();
 }
 
 Status Capture::end() {
@@ -146,7 +152,7 @@ Status Capture::end() {
     SH_TRY(objects_.event(&joined));
     SH_TRY(device_.event_record(joined, objects_.stream()));
     SH_TRY(device_.stream_wait_event(stream_, joined));
-    return unfollowed_;
+    return wrong_;
 }
 
 std::unique_ptr<Graph> Capture::finish() {

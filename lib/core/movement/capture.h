@@ -58,6 +58,7 @@ private:
     Status load(Unit& unit, Use& use);
     Status copy(Unit& unit, sh_backend_event loaded);
     void follow_failed();
+    Status note_end(Use& use, sh_stream stream);
 
     BackendDevice& device_;
     transfer::Lanes& lanes_;
@@ -73,7 +74,7 @@ private:
     uint64_t loads_ = 0;
     transfer::Issued copied_;  // by all loads
     uint64_t helped_bytes_ = 0;
-    Status unfollowed_;  // the failure after which later copies may overtake what helpers bring: there is no graph
+    Status wrong_;  // a failure after which copies may overtake what they must come after: there is no graph
     LoadRoutes routes_;
     Load load_;  // the load that is being recorded
 };

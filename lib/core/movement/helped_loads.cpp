@@ -38,16 +38,16 @@ void HelpedLoads::queued(Unit& unit, const Mark& begin, bool whole) {
 }
 
 // What eager uses find of it may be wrong as well.
-void HelpedLoads::launched(std::span<const uint32_t> units, uint64_t losses) {
+void HelpedLoads::launched(std::span<const uint32_t> units, bool wrong) {
     if (!helpers_) return;
     note_losses();
     launch_ = ++last_;
-    if (losses_ != losses) told_ = false;
+    if (wrong) told_ = false;
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
         if (index >= last_of_.size() || !unit.ring_pages) continue;
         last_of_[index] = last_;
-        if (losses_ != losses) lose(unit);
+        if (wrong) lose(unit);
     }
 }
 
@@ -98,7 +98,7 @@ Status HelpedLoads::take_failure() {
     if (std::exchange(told_, true)) return Status();
     return Status(SH_ERROR_BACKEND,
                   "a device that helps has failed: weights that it was bringing may have been wrong in this step "
-                  "or the one before it, and are loaded again");
+                  "and earlier ones, and are loaded again");
 }
 
 }  // namespace stagehand::core

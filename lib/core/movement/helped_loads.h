@@ -38,8 +38,8 @@ public:
     // may be used.
     void queued(Unit& unit, const Mark& begin, bool whole);
     // A launch was queued in which helpers have a part, and which brings these units. The lane waits for it.
-    // `losses`: losses() before it.
-    void launched(std::span<const uint32_t> units, uint64_t losses);
+    // `wrong`: a helper of it has failed since it began.
+    void launched(std::span<const uint32_t> units, bool wrong);
     // Finds out whether helpers have failed. Units whose bytes may be wrong then are loaded again when they are needed.
     // Never waits. `lane`: the stream of the loads that the own link brings.
     void look(sh_stream lane);

@@ -176,7 +176,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     entered_on_ = stream;
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
-        entered_losses_ = parts_.loader.helped().losses();
+        const uint64_t losses = parts_.loader.helped().losses();
         parts_.ring.expect_launch();
         for (const uint32_t unit : graph->units)  // so that launched() cannot fail
             (void)parts_.loader.helped().mark(parts_.registry.unit(unit));
@@ -187,7 +187,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
         if (entered_unpacks()) SH_TRY(bring_kept(*graph));
         parts_.loader.look_at_helpers();
-        if (parts_.loader.helped().losses() != entered_losses_) {
+        if (parts_.loader.helped().losses() != losses) {
             SH_TRY(parts_.loader.helped().take_failure());
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
@@ -238,7 +238,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
         }
     if (graph.is_helped()) {
-        parts_.loader.helped().launched(graph.units, entered_losses_);
+        parts_.loader.helped().launched(graph.units, parts_.helpers.is_distrusted(graph.objects.helped()));
         parts_.helpers.end_launch();
     }
     if (graph.done) parts_.ring.launched(graph.done);

@@ -71,7 +71,6 @@ private:
     std::vector<std::unique_ptr<Graph>> graphs_;
     Graph* entered_ = nullptr;  // between enter and leave
     sh_stream entered_on_ = SH_STREAM_HOST;
-    uint64_t entered_losses_ = 0;  // of helpers, until then
     // The span of a launch outside a step. Such a launch counts as a step.
     std::optional<StepCount::Span> launch_;
     uint64_t next_ = 1;

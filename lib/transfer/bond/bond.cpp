@@ -53,6 +53,11 @@ bool Bond::has_failed(size_t way) const {
     return ways_[way].failed;
 }
 
+bool Bond::is_distrusted(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].distrusted;
+}
+
 size_t Bond::failed() const {
     std::lock_guard lock(mutex_);
     return static_cast<size_t>(std::ranges::count_if(ways_, &Way::failed));

@@ -68,7 +68,8 @@ public:
     // Whether the way is used for now. A way that has failed is not used any more, whatever is said here.
     void use(size_t way, bool use);
     bool has_failed(size_t way) const;
-    size_t failed() const;  // number of ways
+    bool is_distrusted(size_t way) const;  // see distrusted()
+    size_t failed() const;                 // number of ways
     // The number of ways that have failed so that what they copied since the last check() may be wrong.
     size_t distrusted() const;
     uint64_t bytes(size_t way) const;  // that it has brought

@@ -71,7 +71,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     pending_[0] = pending_[1] = false;
     settled_ = true;
     launched_ = false;
-    helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = false;
+    helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = copies_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -126,8 +126,9 @@ Status Relay::wait_for(Streams streams) {
         helper = helper_.stream_synchronize(streams.of_helper);
     }
     SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
+    // Launches have ended with their graph, which waits for its helpers.
     std::atomic<bool>& doubt = to_device() ? reads_host_ : host_doubtful_;
-    doubt = at_work_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
+    doubt = copies_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
     return Status();
 }
 
@@ -149,7 +150,10 @@ Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
     SH_TRY(helper_.event_query(helpers_last(), &done));
-    if (done && settled_ && !launched_) at_work_ = false;
+    if (done && settled_) {
+        copies_ = false;
+        if (!launched_) at_work_ = false;
+    }
     return Status();
 }
 
@@ -199,7 +203,7 @@ Status Relay::copy_half(Half& half, sh_backend_event after, sh_backend_event don
 
 Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes) {
     settled_ = false;
-    at_work_ = true;
+    at_work_ = copies_ = true;
     const auto fill = [&] {
         return to_device() ? helper_.copy_to_device(link_.stream(), slot.address, on_host, bytes)
                            : device_.copy_on_device(across_.stream(), slot.address, on_device, bytes);

@@ -148,8 +148,8 @@ private:
     bool launched_ = false;      // see begin_launch()
     bool records_ = false;       // for a capture
     sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
-    // `at_work_`: the helper is not known to have ended its copies.
-    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false};
+    // `at_work_`: the helper is not known to have ended its copies, `copies_` those that are not of a launch.
+    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false}, copies_{false};
 };
 
 }  // namespace stagehand::transfer

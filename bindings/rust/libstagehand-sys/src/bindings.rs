@@ -3042,9 +3042,9 @@ see sh_pause().
 @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
 @retval SH_ERROR_SOURCE           A load failed.
 @retval SH_ERROR_CALLBACK         A load failed.
-@retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, as for sh_acquire(): after a
-helper's failure the results of the launch before may be wrong. The next call
-returns SH_ERROR_STALE if the graph must be captured again.
+@retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, launches included: see
+sh_acquire(). The next call returns SH_ERROR_STALE if the graph must be captured
+again.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
@@ -3054,11 +3054,11 @@ Since 0.1*/
     /**Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
 runtime comes after the launch.
 @retval SH_OK                  The graph is left.
-@retval SH_ERROR_INVALID_STATE The graph was not entered on this stream.
+@retval SH_ERROR_INVALID_STATE The graph was not entered on this stream. Or the stream captures: the graph is left.
 @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
 @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Until the launch has ended, if the driver has failed. Otherwise never.
+@blocks Never, except for a stream that the runtime cannot note (after an error, or beyond 64 streams).
 Since 0.1*/
     pub fn sh_graph_leave(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Waits until launches have ended and frees the graph. The driver's graph must not be launched afterwards. Graphs of a
@@ -3351,7 +3351,8 @@ Since 0.1*/
     /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
 meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
 acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
-for launches of graphs, whose streams the caller can synchronize.
+for launches of graphs, whose streams the caller can synchronize. It does wait for launches that helpers have a part
+in, or that unpack weights.
 
 Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
 of a graph are certain if its stream was synchronized before.
@@ -4006,9 +4007,9 @@ sh_runtime_options.max_held and sh_invalidate_blocks().
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
 @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
 runtime failed: a write-back, or a device that helps. The call returns such an
-error once, for any block. After a helper's failure the results of this step
-and of the step before may be wrong: release all views, and give these results
-up (see docs/concepts.md).
+error once, for any block. After a helper's failure, results may be wrong since
+sh_runtime_synchronize() last returned SH_OK: release all views, and give these
+results up (see docs/concepts.md).
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
 streams, or is packed, must be loaded, and the graph unpacks weights; the
 stream captures and the runtime does not; or the runtime is released: see
