@@ -82,7 +82,8 @@ SH_API SH_MUST_CHECK sh_status sh_capture_begin(sh_runtime* runtime, sh_stream s
  * @retval SH_OK                  The graph exists, or the capture is discarded.
  * @retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
  *                                not NULL. The capture goes on.
- * @retval SH_ERROR_BACKEND       The driver failed. The capture has ended and there is no graph.
+ * @retval SH_ERROR_BACKEND       The driver failed now, or in an earlier call of the capture that launches depend on.
+ *                                The capture has ended and there is no graph.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Never.
  * \since 0.1

@@ -7,10 +7,8 @@ namespace {
 constexpr uint64_t kAll = UINT64_MAX;
 
 TEST_F(HelpedGraphs, a_helper_that_fails_after_a_launch_is_told_and_has_no_part_in_others) {
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    Planned planned;
+    auto& [device, model, stream] = planned;
     Step step(device, model), own(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
     SUCCEEDS(step.launch(stream));
@@ -30,18 +28,14 @@ TEST_F(HelpedGraphs, a_helper_that_fails_after_a_launch_is_told_and_has_no_part_
     device.synchronize();
     EXPECT_EQ(own.compared(), kBlocks);
     EXPECT_EQ(own.wrong() + step.wrong(), 0u);
-    DRIVER(sh_test_answer)(true);
 }
 
 // At every copy of the helper. The acquire that needs the copy fails, and the capture goes on with the own link, with
-// that block or without. The helper is slower than it says, so that what it has brought before comes late.
+// that block or without.
 TEST_F(HelpedGraphs, captures_go_on_if_the_helper_refuses_a_copy) {
-    neighbour_.reset();
-    neighbour_ = std::make_unique<TestDevice>(of("capture:1", 96 * kMiB, "500MB/s"));  // slots of 1 MiB
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    slow_down(96 * kMiB, "500MB/s");  // slots of 1 MiB
+    Planned planned;
+    auto& [device, model, stream] = planned;
     const auto refuse = DRIVER(sh_test_refuse);
     uint64_t copies = 0;
     {
@@ -81,10 +75,8 @@ TEST_F(HelpedGraphs, captures_go_on_if_the_helper_refuses_a_copy) {
 }
 
 TEST_F(HelpedGraphs, a_helper_without_streams_has_no_part) {
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    Planned planned;
+    auto& [device, model, stream] = planned;
     Step step(device, model), again(device, model);
     DRIVER(sh_test_refuse)(SH_TEST_HELPERS_STREAM, 0, kAll);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
@@ -114,18 +106,15 @@ bool capture_in_spite(Step& step, sh_stream stream, bool again) {
 }
 
 // A stream that has joined a capture must come back to it, and copies wait for what they must, whichever call was
-// refused. The helper is slower than it says, so that what it brings comes late.
+// refused.
 class HelpedRefusals : public HelpedGraphs, public testing::WithParamInterface<sh_test_call> {};
 INSTANTIATE_TEST_SUITE_P(Calls, HelpedRefusals, testing::Values(SH_TEST_WAIT, SH_TEST_RECORD),
                          [](const auto& info) { return info.param == SH_TEST_WAIT ? "waits" : "records"; });
 
 TEST_P(HelpedRefusals, captures_fail_or_bring_every_byte) {
-    neighbour_.reset();
-    neighbour_ = std::make_unique<TestDevice>(of("capture:1", 256 * kMiB, "500MB/s"));
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    slow_down(256 * kMiB, "500MB/s");
+    Planned planned;
+    auto& [device, model, stream] = planned;
     const auto refuse = DRIVER(sh_test_refuse);
     uint64_t graphs = 0, k = 0;
     for (bool reached = true; reached; k++) {
@@ -149,8 +138,7 @@ TEST_P(HelpedRefusals, captures_fail_or_bring_every_byte) {
 
 // What the helper has brought of a load that failed comes late, and must not overwrite what later loads bring.
 TEST_F(HelpedGraphs, captures_fail_or_bring_every_byte_if_a_copy_and_a_wait_are_refused) {
-    neighbour_.reset();
-    neighbour_ = std::make_unique<TestDevice>(of("capture:1", 96 * kMiB, "50MB/s"));  // slots of 1 MiB
+    slow_down(96 * kMiB, "50MB/s");  // slots of 1 MiB
     TestDevice device(helped());
     Model model(device, blocks());
     ASSERT_NO_FATAL_FAILURE(plan(model));

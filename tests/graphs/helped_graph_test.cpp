@@ -241,10 +241,8 @@ TEST_F(HelpedGraphs, are_stale_without_the_helpers_memory) {
 
 TEST_F(HelpedGraphs, are_stale_if_the_helper_has_less_memory_for_them) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    Planned planned;
+    auto& [device, model, stream] = planned;
     Step step(device, model), again(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(kBlocks)));
     SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
@@ -261,10 +259,8 @@ TEST_F(HelpedGraphs, are_stale_if_the_helper_has_less_memory_for_them) {
 }
 
 TEST_F(HelpedGraphs, discarded_captures_leave_the_helper_usable) {
-    TestDevice device(helped());
-    Model model(device, blocks());
-    ASSERT_NO_FATAL_FAILURE(plan(model));
-    const sh_stream stream = device.stream();
+    Planned planned;
+    auto& [device, model, stream] = planned;
     for (int k = 0; k < 3; k++) {
         ASSERT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
         SUCCEEDS(sh_capture_begin(model.runtime(), stream));

@@ -49,7 +49,24 @@ protected:
         SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
     }
 
-    // A device that the neighbour helps, a model that streams, and a captured step.
+    // The neighbour is slower than it says, so that what it brings comes late.
+    void slow_down(uint64_t budget, const std::string& link) {
+        neighbour_.reset();
+        neighbour_ = std::make_unique<TestDevice>(of("capture:1", budget, link));
+    }
+
+    // A device that the neighbour helps, and a model that streams.
+    struct Planned {
+        explicit Planned(const DeviceSettings& settings = helped())
+            : device(settings), model(device, blocks()), stream(device.stream()) {
+            plan(model);
+        }
+
+        TestDevice device;
+        Model model;
+        const sh_stream stream;
+    };
+    // The same with a captured step.
     struct Captured {
         explicit Captured(const DeviceSettings& settings = helped())
             : device(settings), model(device, blocks()), stream(device.stream()), step(device, model) {

@@ -3016,7 +3016,8 @@ NULL is also allowed after the driver's capture has ended.
 @retval SH_OK                  The graph exists, or the capture is discarded.
 @retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
 not NULL. The capture goes on.
-@retval SH_ERROR_BACKEND       The driver failed. The capture has ended and there is no graph.
+@retval SH_ERROR_BACKEND       The driver failed now, or in an earlier call of the capture that launches depend on.
+The capture has ended and there is no graph.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Never.
 Since 0.1*/
