@@ -154,11 +154,11 @@ protected:
     // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
     // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on: what was away
     // before comes back, and memory can be freed.
-    // The helper is slow, so that it is still at work when memory is freed.
+    // The helper is slow and begins its copies late, so that it still reads and writes memory that is freed too early.
     static void pause_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
                                                               Result* out) {
         Pair pair;
-        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s")) {
+        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s;jitter_us=5000")) {
             out->failures = 1;
             return;
         }
@@ -258,13 +258,7 @@ protected:
             const sh_status ended = sh_spiller_end_step(spiller);
             expect_known(ended, may_fail);
             EXPECT_TRUE(!wrong || ended < 0) << wrong << " tensors of step " << step << " came back wrong";
-            sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
-            // The pool's thread pins what the first step lacked, if it can.
-            for (int k = 0; k < 30 && stats.pool_bytes < kCount * kTensor; k++) {
-                SUCCEEDS(sh_spiller_get_stats(spiller, &stats));
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            }
-            out->helped = stats.helped_bytes;
+            wait_for_pool(spiller, &out->helped);
         }
         out->failures = failures();
         attempt([&] { return sh_stream_synchronize(device, stream); });
@@ -273,6 +267,45 @@ protected:
         sh_stream_destroy(device, stream);
         pair = Pair();
         EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
+    }
+
+    // The same as for pauses: such a helper may go on using the buffers, which are lost with it. The helper is slow and
+    // begins its copies late, so that it still uses buffers that are freed too early.
+    static void spill_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
+                                                              Result* out) {
+        Pair pair;
+        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s;jitter_us=5000")) {
+            out->failures = 1;
+            return;
+        }
+        sh_device* const device = pair.device->get();
+        sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
+        sh_spiller* spiller = nullptr;
+        SUCCEEDS(sh_spiller_create(device, &options, &spiller));
+        const sh_stream stream = pair.device->stream();
+        std::vector<std::vector<uint8_t>> memory(kCount);
+        for (uint64_t step = 0; step < 2; step++) {
+            SUCCEEDS(sh_spiller_begin_step(spiller, step));
+            const uint64_t wrong = spill_step(device, spiller, stream, step, true, &memory, &out->lost);
+            const sh_status ended = sh_spiller_end_step(spiller);
+            EXPECT_TRUE(!wrong || ended < 0) << wrong << " tensors of step " << step << " came back wrong";
+            wait_for_pool(spiller, &out->helped);
+        }
+        out->failures = failures();
+        // Memory that the helper may use is freed by neither.
+        const sh_status trimmed = sh_spiller_trim(spiller, nullptr);
+        EXPECT_TRUE(trimmed == SH_OK || out->failures) << why();
+        sh_spiller_destroy(spiller);
+    }
+
+    // The pool's thread pins what the first step lacked, if it can.
+    static void wait_for_pool(sh_spiller* spiller, uint64_t* helped) {
+        sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+        for (int k = 0; k < 30 && stats.pool_bytes < kCount * kTensor; k++) {
+            SUCCEEDS(sh_spiller_get_stats(spiller, &stats));
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        *helped = stats.helped_bytes;
     }
 
     // A failure of the helper is told by its name. It is not to be seen in the call that it has come in.
@@ -338,6 +371,9 @@ protected:
 TEST_F(HelpedSpillFaults, one_call_of_the_helper_fails) { every_call(spill_twice, "1", true); }
 TEST_F(HelpedSpillFaults, the_helper_is_lost_from_one_call_on) {
     every_call(spill_twice, "0;fail_status=" + std::to_string(SH_ERROR_DEVICE_LOST), true);
+}
+TEST_F(HelpedSpillFaults, nothing_is_known_of_the_helper_from_one_call_on) {
+    every_call(spill_with_a_helper_of_which_nothing_is_known, "0", true);
 }
 // From one copy on, the helper copies nothing, and says so only when it is asked.
 TEST_F(HelpedSpillFaults, the_helper_goes_in_a_copy_to_the_host) { every_copy(spill_twice, "copy_to_host"); }

@@ -66,11 +66,11 @@ public:
     // Waits on the host for all copies, except those of helpers that have failed. settle(): for those of helpers alone.
     Status synchronize();
     Status settle() { return helped() ? helpers_.bond().settle() : Status(); }
-    // Whether such a helper may still write host memory, until end_doubt() has succeeded.
-    bool host_is_doubtful() const { return helped() && helpers_.bond().host_is_doubtful(); }
-    Status end_doubt() { return helped() ? helpers_.bond().end_doubt() : Status(); }
+    // Whether such a helper may still write host memory, until end_doubt() has succeeded. It may be let go already.
+    bool host_is_doubtful() const { return helpers_.bond().host_is_doubtful(); }
+    Status end_doubt() { return helpers_.bond().end_doubt(); }
     // The same for host memory that such a helper may still read: it must not be freed until this has succeeded.
-    Status end_reads() { return helped() ? helpers_.bond().end_reads() : Status(); }
+    Status end_reads() { return helpers_.bond().end_reads(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
     // Of the helpers that the lane has, in bytes per nanosecond.

@@ -66,9 +66,8 @@ public:
     bool is_return_lost(const SavedCopy& copy);
     // Fails, once, if a helper has failed that may have brought back a part of tensors that streams use already.
     Status check_returns();
-    // Whether a helper that has failed may still write the copy's buffer, until end_doubt() has succeeded.
-    bool is_doubtful(const SavedCopy& copy) const { return host_is_doubtful() && is_lost(copy); }
-    // The same for any buffer. Until end_doubt() has succeeded, none is filled or freed.
+    // Whether a helper that has failed may still write a buffer. Until end_doubt() has succeeded, none is filled or
+    // freed.
     bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
     Status end_doubt() { return to_host_.end_doubt(); }
     // A helper that has failed may still read a buffer. Until this has succeeded, none is freed.

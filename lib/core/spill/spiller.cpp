@@ -394,13 +394,13 @@ Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
 }
 
 // Makes the streams wait for copies that use the engine's memory. The pool's own memory is reused in the order of the
-// lanes, but memory that is not pinned goes back to the system now.
+// lanes, and not before a helper that has failed writes it no more. Memory that is not pinned, which no helper writes,
+// goes back to the system now.
 Status Spiller::let_go(const SavedCopy& copy, bool named) {
     Status status;
     const auto wait = [&](Status waited) {
         if (status.ok()) status = waited;
     };
-    if (lanes_.is_doubtful(copy)) SH_TRY(lanes_.end_doubt());
     if (copy.doubtful) return lanes_.settle();
     if (copy.is_on_device()) wait(lanes_.wait_for_out(copy, copy.stream));
     // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
