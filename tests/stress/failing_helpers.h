@@ -94,6 +94,7 @@ protected:
                 "fail_call=" + copy + ";fail_at=" + std::to_string(n) +
                     ";late=1;fail_status=" + std::to_string(SH_ERROR_DEVICE_LOST),
                 false, &result);
+            ASSERT_LT(n, 10'000u) << "no run is without a failure: the devices cannot be opened";
             if (!HasFailure() && result.failures) continue;
             EXPECT_GT(result.helped, 0u) << "without a failure, the helper has brought nothing";
             EXPECT_GT(n, 2u) << "the run is too short to mean anything";
@@ -109,6 +110,7 @@ protected:
             const std::string plan = "fail_at=" + std::to_string(n) + ";fail_count=" + count;
             Result result;
             run(of_helper ? "" : plan, of_helper ? plan : "", !of_helper, &result);
+            ASSERT_LT(n, 10'000u) << "no run is without a failure: the devices cannot be opened";
             if (!HasFailure() && result.failures) continue;
             EXPECT_GT(result.helped, 0u) << "without a failure, the helper has brought nothing";
             EXPECT_GT(n, 50u) << "the run is too short to mean anything";

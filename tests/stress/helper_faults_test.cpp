@@ -149,7 +149,27 @@ TEST_F(HelperFaults, only_loads_that_nobody_has_looked_at_since_are_lost) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-class HelpedPauseFaults : public HelperFaults {
+// Small copies are helped, and at once.
+class SmallCopyFaults : public HelperFaults {
+protected:
+    void SetUp() override {
+        HelperFaults::SetUp();
+        if (IsSkipped()) return;
+        least_ = transfer::Bond::least_bytes();
+        transfer::Bond::set_least_bytes(32 << 10);
+        core::Helpers::set_quiet_ns(0);
+    }
+    void TearDown() override {
+        if (!least_) return;
+        transfer::Bond::set_least_bytes(least_);
+        core::Helpers::set_quiet_ns(100'000'000);
+    }
+
+private:
+    uint64_t least_ = 0;
+};
+
+class HelpedPauseFaults : public SmallCopyFaults {
 protected:
     // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
     // a pause that it has begun fails, and so do all after it. The contents stay, and the engine goes on: what was away
@@ -197,21 +217,9 @@ protected:
     }
 
     void SetUp() override {
-        HelperFaults::SetUp();
-        if (IsSkipped()) return;
-        if (devices_without_pages()) GTEST_SKIP() << "memory cannot be paused";
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(32 << 10);
-        core::Helpers::set_quiet_ns(0);
+        SmallCopyFaults::SetUp();
+        if (!IsSkipped() && devices_without_pages()) GTEST_SKIP() << "memory cannot be paused";
     }
-    void TearDown() override {
-        if (!least_) return;
-        transfer::Bond::set_least_bytes(least_);
-        core::Helpers::set_quiet_ns(100'000'000);
-    }
-
-private:
-    uint64_t least_ = 0;
 };
 
 // Pieces that workers have read, which are issued while other loads begin.
@@ -229,7 +237,7 @@ TEST_F(HelpedPauseFaults, the_helper_goes_in_a_copy_to_the_host) { every_copy(pa
 TEST_F(HelpedPauseFaults, the_helper_goes_in_a_copy_from_the_host) { every_copy(pause_twice, "copy_to_device"); }
 TEST_F(HelpedPauseFaults, one_call_of_the_device_fails) { every_call(pause_twice, "1", false); }
 
-class HelpedSpillFaults : public HelpedPauseFaults {
+class HelpedSpillFaults : public SmallCopyFaults {
 protected:
     static constexpr uint64_t kTensor = 2 * kMiB;
     static constexpr uint64_t kCount = 3;
