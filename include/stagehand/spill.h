@@ -409,7 +409,8 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spil
  * Unpins and frees the buffers that hold no tensor.
  * @param out_bytes The pinned memory that was freed. May be NULL.
  * @retval SH_OK            The buffers are freed.
- * @retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. A later call tries again.
+ * @retval SH_ERROR_BACKEND A helping device has failed, and may still use the buffers. Or the driver does not tell when
+ *                          copies out of some buffers end: these are not freed. A later call tries again.
  * @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
  *         the memory.
  * \since 0.2

@@ -12,6 +12,8 @@ namespace {
 
 class HelperFaults : public FailingHelpers {
 protected:
+    static constexpr const char* kLate = ";bandwidth=100MB/s;jitter_us=5000";
+
     // Two steps of a model that is streamed with a helper. Steps whose weights were wrong are told of, once, and the
     // next ones are right.
     template <Origin kOrigin>
@@ -77,6 +79,27 @@ protected:
         EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
     }
 
+    // Ends the model at the first failure. The helper is slow and begins its copies late, so that they use memory that
+    // is freed too early.
+    static void end_at_a_failure(const std::string&, const std::string& helper_plan, bool, Result* out) {
+        Pair pair;
+        if (!pair.open_both(14 * kMiB, "", helper_plan + kLate)) {
+            out->failures = 1;
+            return;
+        }
+        auto model = std::make_unique<Model>(*pair.device, equal_blocks(4, 5 * kMiB));
+        SUCCEEDS(model->schedule(forward(4)));
+        const sh_stream stream = pair.device->stream();
+        for (size_t k = 0; k < 8 && !failures(); k++) (void)model->use(k % 4, stream);
+        out->helped = model->stats().helped_bytes;
+        out->failures = failures();
+        model->destroy();
+        EXPECT_EQ(pair.device->memory().used_bytes, 0u);
+        model.reset();
+        pair = Pair();
+        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
+    }
+
     // Two pauses whose contents a helper carries a part of.
     static void pause_twice(const std::string& device_plan, const std::string& helper_plan, bool may_fail,
                             Result* out) {
@@ -114,6 +137,7 @@ protected:
 
 TEST_F(HelperFaults, one_call_of_the_helper_fails) { every_call(run<Origin::pinned>, "1", true); }
 TEST_F(HelperFaults, the_helper_is_gone_from_one_call_on) { every_call(run<Origin::pinned>, "0", true); }
+TEST_F(HelperFaults, a_model_ends_when_a_late_helper_is_gone) { every_call(end_at_a_failure, "0", true); }
 TEST_F(HelperFaults, the_helper_goes_in_a_copy) { every_copy(run<Origin::pinned>, "copy_to_device"); }
 TEST_F(HelperFaults, one_call_of_the_device_fails) { every_call(run<Origin::pinned>, "1", false); }
 
@@ -169,6 +193,9 @@ private:
     uint64_t least_ = 0;
 };
 
+// Pieces that workers have read, which are issued while other loads begin.
+TEST_F(SmallCopyFaults, the_helper_goes_in_a_copy_of_a_worker) { every_copy(run<Origin::pageable>, "copy_to_device"); }
+
 class HelpedPauseFaults : public SmallCopyFaults {
 protected:
     // A helper whose driver refuses everything, without a word that the device is lost, may still write host memory. So
@@ -178,7 +205,7 @@ protected:
     static void pause_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
                                                               Result* out) {
         Pair pair;
-        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s;jitter_us=5000")) {
+        if (!pair.open_both(64 * kMiB, "", helper_plan + kLate)) {
             out->failures = 1;
             return;
         }
@@ -222,10 +249,6 @@ protected:
     }
 };
 
-// Pieces that workers have read, which are issued while other loads begin.
-TEST_F(HelpedPauseFaults, the_helper_goes_in_a_copy_of_a_worker) {
-    every_copy(run<Origin::pageable>, "copy_to_device");
-}
 TEST_F(HelpedPauseFaults, one_call_of_the_helper_fails) { every_call(pause_twice, "1", true); }
 TEST_F(HelpedPauseFaults, the_helper_is_lost_from_one_call_on) {
     every_call(pause_twice, "0;fail_status=" + std::to_string(SH_ERROR_DEVICE_LOST), true);
@@ -282,7 +305,7 @@ protected:
     static void spill_with_a_helper_of_which_nothing_is_known(const std::string&, const std::string& helper_plan, bool,
                                                               Result* out) {
         Pair pair;
-        if (!pair.open_both(64 * kMiB, "", helper_plan + ";bandwidth=100MB/s;jitter_us=5000")) {
+        if (!pair.open_both(64 * kMiB, "", helper_plan + kLate)) {
             out->failures = 1;
             return;
         }

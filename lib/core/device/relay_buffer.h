@@ -28,6 +28,8 @@ public:
     Status free();
     // The helper may use the memory for ever.
     void abandon() noexcept;
+    // Nobody waits for the memory to come back any more.
+    void end_loan() noexcept;
     uint64_t address() const { return memory_.address(); }
     uint64_t bytes() const { return memory_.bytes(); }
 
@@ -38,7 +40,6 @@ public:
 
 private:
     Status reach(BackendDevice& device);
-    void end_loan() noexcept;
 
     const std::shared_ptr<Device> helper_;
     const std::string name_;

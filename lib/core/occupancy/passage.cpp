@@ -183,6 +183,7 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 template <class Work>
 Status Passage::attempt(HelpedLane& lane, Work&& work, bool* out_over) {
     for (;;) {
+        distrusted_ = lane.distrusted();
         Status status = no_throw(work);
         *out_over = status.ok() || end_copies().ok();
         if (status.ok() || !*out_over || lane.host_is_doubtful()) return status;
@@ -266,6 +267,8 @@ Status Passage::wait_for_oldest(HelpedLane& lane) {
     wait_ns_ += device_.now_ns() - began;
     SH_TRY(ended);
     SH_TRY(lane.check());
+    if (lane.distrusted() != distrusted_)
+        return Status(SH_ERROR_BACKEND, "a helper failed, so that its copies cannot be trusted");
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
     const Carried& moved = moves_[first_].carried;
     carried_.bytes += moved.bytes;

@@ -121,6 +121,7 @@ private:
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
     Carried carried_, queued_;    // the latter: of the move that is queued next
+    size_t distrusted_ = 0;       // helpers, when the call's latest attempt began
     uint64_t helped_before_ = 0;  // what helpers had been given when the last move was queued
     uint64_t wait_ns_ = 0;
     std::optional<bool> packs_;  // whether the device does, once somebody has asked

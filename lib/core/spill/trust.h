@@ -29,9 +29,9 @@ public:
     // All copies until this one have ended. Returns whether it is right.
     bool has_ended(uint64_t number);
     // Marks the end of the copies that were queued so far, and finds out whether those until the last mark are right.
-    // Never waits.
+    // Waits only if a helper has failed: see note_losses().
     void look();
-    // Asks the lane which helpers have failed, after calls on it.
+    // Asks the lane which helpers have failed, after calls on it. Waits for the lane's copies if one has.
     void note_losses();
 
     bool is_right(uint64_t number) const { return number <= right_ && !is_lost(number); }

@@ -260,24 +260,22 @@ bool Bond::host_is_doubtful() const {
 }
 
 // Others ask the bond meanwhile, and a helper that has failed may take long to answer.
-Status Bond::end_doubt() {
+Status Bond::end_all(bool (Relay::*doubtful)() const, Status (Relay::*end)()) {
     std::unique_lock lock(mutex_);
     for (size_t i = 0; i < ways_.size(); i++) {
         Relay& relay = *ways_[i].relay;
-        if (!relay.host_is_doubtful()) continue;
+        if (!(relay.*doubtful)()) continue;
         lock.unlock();
-        const Status ended = relay.end_doubt();
+        const Status ended = (relay.*end)();
         lock.lock();
         SH_TRY(ended);
     }
     return Status();
 }
 
-Status Bond::end_reads() {
-    std::lock_guard lock(mutex_);
-    for (Way& way : ways_) SH_TRY(way.relay->end_reads());
-    return Status();
-}
+Status Bond::end_doubt() { return end_all(&Relay::host_is_doubtful, &Relay::end_doubt); }
+
+Status Bond::end_reads() { return end_all(&Relay::may_read, &Relay::end_reads); }
 
 void Bond::prepare(BondedLoad* load, size_t events) const {
     if (load->ways.size() == ways_.size() + 1) return;
@@ -346,7 +344,7 @@ void Bond::divide(const Command& command) {
 Status Bond::bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
                    Issued* out, bool* out_brought) {
     Way& by = ways_[way];
-    if (by.failed) return Status();
+    if (by.failed || by.relay->is_distrusted()) return Status();
     BondedLoad::Way& of = load->ways[way + 1];
     Status status;
     if (load->written && !of.copies_after) {

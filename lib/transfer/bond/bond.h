@@ -138,6 +138,7 @@ private:
     size_t choose(std::span<const Command> commands, uint64_t bytes) const;
     Status bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
                  Issued* out, bool* out_brought);
+    Status end_all(bool (Relay::*doubtful)() const, Status (Relay::*end)());
     Status join_all(Relay::Follower follower, sh_stream stream);
     void leave_out(Way& way, const Status& why);
 

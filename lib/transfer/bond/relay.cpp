@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/once_more.h"
 #include "transfer/route/issue.h"
@@ -16,6 +17,7 @@ constexpr uint64_t kRelayAlignment = 256;
 Relay::~Relay() {
     bool over = false;
     (void)close(&over).ok();
+    give_up();
 }
 
 Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
@@ -70,7 +72,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    launched_ = false;
+    launched_ = given_up_ = false;
     helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = copies_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
@@ -83,6 +85,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
 }
 
 void Relay::forget() {
+    give_up();
     for (Slot& slot : slots_) {
         const auto destroy = [](Half& of, sh_backend_event event) {
             if (event) (void)once_more([&] { return of.device.event_destroy(event); }).ok();
@@ -104,8 +107,9 @@ Status Relay::close(bool* out_over) {
     *out_over = false;
     SH_TRY(settle());
     SH_TRY(end_doubt());
-    *out_over = once_more([&] { return helper_.stream_synchronize(link_.stream()); }).ok();
-    if (*out_over) reads_host_ = false;
+    const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
+    *out_over = ended.ok();
+    if (ended.ok() || ended.code() == SH_ERROR_DEVICE_LOST) clear(&reads_host_);
     forget();
     return Status();
 }
@@ -125,11 +129,26 @@ Status Relay::wait_for(Streams streams) {
         helper_failed_ = true;
         helper = helper_.stream_synchronize(streams.of_helper);
     }
-    SH_TRY(once_more([&] { return device_.stream_synchronize(streams.of_device); }));
-    // Launches have ended with their graph, which waits for its helpers.
-    std::atomic<bool>& doubt = to_device() ? reads_host_ : host_doubtful_;
-    doubt = copies_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST;
-    return Status();
+    // Launches have ended with their graph, which waits for its helpers. Only end() ends a doubt: it has come from
+    // copies that this call may not have waited for.
+    if (copies_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST)
+        raise(to_device() ? &reads_host_ : &host_doubtful_);
+    return once_more([&] { return device_.stream_synchronize(streams.of_device); });
+}
+
+void Relay::raise(std::atomic<bool>* doubt) {
+    if (doubt->exchange(true)) return;
+    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().begin();
+}
+
+void Relay::clear(std::atomic<bool>* doubt) {
+    if (!doubt->exchange(false)) return;
+    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().end();
+}
+
+void Relay::give_up() {
+    if ((!reads_host_ && !host_doubtful_) || std::exchange(given_up_, true)) return;
+    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().give_up();
 }
 
 Status Relay::end_doubt() { return end(&host_doubtful_, "writes"); }
@@ -142,7 +161,7 @@ Status Relay::end(std::atomic<bool>* doubt, const char* does) {
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
         return ended.within(std::string("it is not known whether a helper still ") + does + " host memory");
-    *doubt = false;
+    clear(doubt);
     return Status();
 }
 

@@ -72,6 +72,7 @@ public:
     Status end_doubt();
     // On the way to the device: such a helper may still read host memory, which must not be freed until this has
     // succeeded.
+    bool may_read() const { return reads_host_.load(std::memory_order_relaxed); }
     Status end_reads();
     // settle() in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
     // The second part is told how many slots were passed before the first.
@@ -132,6 +133,9 @@ private:
     Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
     void forget();
     Status end(std::atomic<bool>* doubt, const char* does);
+    void raise(std::atomic<bool>* doubt);
+    void clear(std::atomic<bool>* doubt);
+    void give_up();
 
     BackendDevice& device_;
     BackendDevice& helper_;
@@ -145,6 +149,7 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
+    bool given_up_ = false;      // a doubt that was left when the relay was closed: see StrayCopies
     bool launched_ = false;      // see begin_launch()
     bool records_ = false;       // for a capture
     sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it

@@ -134,9 +134,10 @@ void ClassPool::destroy_events(PoolBuffer& buffer) noexcept {
 }
 
 // Waits for the copies that use the buffer.
-void ClassPool::settle(PoolBuffer& buffer) noexcept {
+Status ClassPool::settle(PoolBuffer& buffer) {
     for (const sh_backend_event event : {buffer.filled, buffer.emptied})
-        (void)once_more([&] { return device_.event_synchronize(event); }).ok();
+        SH_TRY(once_more([&] { return device_.event_synchronize(event); }));
+    return Status();
 }
 
 void ClassPool::grow() {
@@ -238,14 +239,18 @@ Status ClassPool::add_chunk(uint64_t bytes, uint64_t count) {
 Status ClassPool::trim(uint64_t* freed_bytes) {
     std::lock_guard lock(mutex_);
     *freed_bytes = 0;
-    for (auto& [bytes, size_class] : classes_) *freed_bytes += trim_class(bytes, size_class);
+    Status status;
+    for (auto& [bytes, size_class] : classes_) {
+        Status trimmed = trim_class(bytes, size_class, freed_bytes);
+        if (status.ok()) status = std::move(trimmed);
+    }
     figures_.pinned_bytes -= *freed_bytes;
     full_ = false;
-    return Status();
+    return status;
 }
 
-uint64_t ClassPool::trim_class(uint64_t bytes, Class& size_class) noexcept {
-    uint64_t freed = 0;
+Status ClassPool::trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_bytes) {
+    Status status;
     std::erase_if(size_class.chunks, [&](PinnedMemory& chunk) {
         const auto inside = [&](const std::unique_ptr<PoolBuffer>& buffer) {
             const auto offset = static_cast<const char*>(buffer->data) - static_cast<const char*>(chunk.data());
@@ -254,18 +259,24 @@ uint64_t ClassPool::trim_class(uint64_t bytes, Class& size_class) noexcept {
         const uint64_t buffers = chunk.bytes() / bytes;
         if (static_cast<uint64_t>(std::count_if(size_class.free.begin(), size_class.free.end(), inside)) != buffers)
             return false;
+        for (const auto& buffer : size_class.free) {
+            if (!inside(buffer)) continue;
+            Status settled = settle(*buffer);
+            if (settled.ok()) continue;
+            status = std::move(settled);
+            return false;
+        }
         std::erase_if(size_class.free, [&](const std::unique_ptr<PoolBuffer>& buffer) {
             if (!inside(buffer)) return false;
-            settle(*buffer);
             destroy_events(*buffer);
             return true;
         });
         size_class.buffers -= buffers;
-        freed += chunk.bytes();
+        *freed_bytes += chunk.bytes();
         chunk.reset();
         return true;
     });
-    return freed;
+    return status;
 }
 
 void ClassPool::abandon() noexcept {

@@ -65,7 +65,8 @@ public:
     void grow();
     // Waits until the thread of grow() has ended.
     void wait_for_growth();
-    // Frees the memory whose buffers are all free, after copies that still use it.
+    // Frees the memory whose buffers are all free, after copies that still use it. Fails if the driver does not tell
+    // when such copies end: their memory is kept.
     Status trim(uint64_t* freed_bytes);
     // Never frees memory that copies may use for ever.
     void abandon() noexcept;
@@ -87,12 +88,12 @@ private:
     Status take_unpinned(uint64_t bytes, std::unique_ptr<PoolBuffer>* out);
     Status make_events(PoolBuffer& buffer);
     void destroy_events(PoolBuffer& buffer) noexcept;
-    void settle(PoolBuffer& buffer) noexcept;
+    Status settle(PoolBuffer& buffer);
     std::vector<SizeClass> missing();
     Status add_buffers(uint64_t bytes, uint64_t count);
     Status add_chunk(uint64_t bytes, uint64_t count);
     uint64_t room() const;
-    uint64_t trim_class(uint64_t bytes, Class& size_class) noexcept;
+    Status trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_bytes);
 
     BackendDevice& device_;
     const bool fixed_classes_;

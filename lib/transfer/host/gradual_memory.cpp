@@ -17,6 +17,7 @@ GradualMemory& GradualMemory::operator=(GradualMemory&& other) noexcept {
     mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
     ready_bytes_ = std::exchange(other.ready_bytes_, 0);
     pinned_bytes_ = std::exchange(other.pinned_bytes_, 0);
+    mark_ = std::exchange(other.mark_, 0);
     pins_ = std::exchange(other.pins_, true);
     return *this;
 }
@@ -25,6 +26,7 @@ Status GradualMemory::reserve(BackendDevice& device, uint64_t bytes, GradualMemo
     GradualMemory memory;
     SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
     memory.device_ = &device;
+    memory.mark_ = device.stray_copies().mark();
     memory.bytes_ = bytes;
     *out = std::move(memory);
     return Status();
@@ -40,6 +42,7 @@ void GradualMemory::note_ready(bool pinned) {
 
 void GradualMemory::reset() {
     if (!data_) return;
+    if (must_stay(*device_, mark_, mapped_bytes_)) return abandon();
     if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}))
         give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
@@ -48,7 +51,7 @@ void GradualMemory::reset() {
 void GradualMemory::abandon() {
     device_ = nullptr;
     data_ = nullptr;
-    bytes_ = mapped_bytes_ = ready_bytes_ = pinned_bytes_ = 0;
+    bytes_ = mapped_bytes_ = ready_bytes_ = pinned_bytes_ = mark_ = 0;
     pins_ = true;
 }
 

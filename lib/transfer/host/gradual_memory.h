@@ -44,7 +44,8 @@ public:
     uint64_t piece_at(uint64_t offset) const;
 
     void reset();
-    // Forgets the memory without freeing it. For memory that a device may use for ever.
+    // Forgets the memory without freeing it. For memory that a device may use for ever. reset() does so by itself if
+    // stray copies may use the memory.
     void abandon();
 
 private:
@@ -54,6 +55,7 @@ private:
     uint64_t mapped_bytes_ = 0;  // rounded up to pages
     uint64_t ready_bytes_ = 0;
     uint64_t pinned_bytes_ = 0;  // counted from the start
+    uint64_t mark_ = 0;          // see StrayCopies
     bool pins_ = true;
 };
 

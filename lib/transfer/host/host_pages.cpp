@@ -48,6 +48,13 @@ Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory,
     return Status();
 }
 
+bool must_stay(BackendDevice& device, uint64_t mark, uint64_t bytes) noexcept {
+    if (!device.stray_copies().may_use(mark)) return false;
+    log_line(SH_LOG_WARNING, "%s of host memory stay allocated, because a helper that has failed may still use them",
+             size_text(bytes).c_str());
+    return true;
+}
+
 void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes) {
     const HostPolicy& policy = device.host_policy();
     if (policy.allocate)

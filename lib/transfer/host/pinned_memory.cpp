@@ -25,6 +25,7 @@ PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
     mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
     registered_piece_ = std::exchange(other.registered_piece_, 0);
     registered_bytes_ = std::exchange(other.registered_bytes_, 0);
+    mark_ = std::exchange(other.mark_, 0);
     pinned_ = std::exchange(other.pinned_, false);
     return *this;
 }
@@ -33,6 +34,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
     try {
         PinnedMemory memory;
         memory.device_ = &device;
+        memory.mark_ = device.stray_copies().mark();
         SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
         memory.bytes_ = bytes;
         if (device.host_policy().allocate)
@@ -60,6 +62,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
 
 void PinnedMemory::reset() {
     if (!data_) return;
+    if (must_stay(*device_, mark_, mapped_bytes_)) return abandon();
     if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
         give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
@@ -68,7 +71,7 @@ void PinnedMemory::reset() {
 void PinnedMemory::abandon() {
     device_ = nullptr;
     data_ = nullptr;
-    bytes_ = mapped_bytes_ = registered_piece_ = registered_bytes_ = 0;
+    bytes_ = mapped_bytes_ = registered_piece_ = registered_bytes_ = mark_ = 0;
     pinned_ = false;
 }
 

@@ -35,7 +35,8 @@ public:
     uint64_t piece_bytes() const { return registered_piece_; }
 
     void reset();
-    // Forgets the memory without freeing it. For memory that a device may use for ever.
+    // Forgets the memory without freeing it. For memory that a device may use for ever. reset() does so by itself if
+    // stray copies may use the memory.
     void abandon();
 
 private:
@@ -45,6 +46,7 @@ private:
     uint64_t mapped_bytes_ = 0;      // rounded up to the page size that was used
     uint64_t registered_piece_ = 0;  // size of the registered pieces, or 0 if no piece is registered
     uint64_t registered_bytes_ = 0;  // counted from the start
+    uint64_t mark_ = 0;              // see StrayCopies
     bool pinned_ = false;
 };
 

@@ -106,12 +106,15 @@ protected:
         static const sh_backend table = [] {
             sh_backend host = *host::host_backend();
             host.event_query = query;
+            host.event_record = record;
+            host.stream_synchronize = synchronize;
             return host;
         }();
         sh_backend_device* device = nullptr;
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
         EXPECT_EQ(table.device_open(index, "capacity=64MiB;map_pages=0", &device, &info), SH_OK);
+        if (index) helper_handle_ = device;
         return std::make_unique<BackendDevice>(table, device, info);
     }
 
@@ -119,18 +122,43 @@ protected:
         return answers_ ? host::host_backend()->event_query(device, event, done) : SH_ERROR_BACKEND;
     }
 
+    // The helper answers nothing while it is mute.
+    static sh_status record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
+        if (mute_ && device == helper_handle_) return SH_ERROR_BACKEND;
+        return host::host_backend()->event_record(device, event, stream);
+    }
+    static sh_status synchronize(sh_backend_device* device, sh_stream stream) {
+        if (mute_ && device == helper_handle_) return SH_ERROR_BACKEND;
+        return host::host_backend()->stream_synchronize(device, stream);
+    }
+
     // Loads all bytes, with the helper or without it, after all loads before.
     void load(const PinnedMemory& from, bool helped) {
         bond_->use(0, helped);
         ASSERT_TRUE(bond_->follow_all(lane_.stream()).ok());
+        uint64_t bytes = 0;
+        ASSERT_TRUE(issue(from, &bytes).ok());
+        EXPECT_EQ(bytes, kBytes);
+    }
+    Status issue(const PinnedMemory& from, uint64_t* out_bytes) {
         const Command command{
             Command::Kind::to_device, false, to_, reinterpret_cast<uint64_t>(from.data()), kBytes, {}};
         WaitSet waited;
         waited.clear(0);
         BondedLoad bonded;
         Issued issued;
-        ASSERT_TRUE(bond_->issue(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued).ok());
-        EXPECT_EQ(issued.bytes, kBytes);
+        Status status = bond_->issue(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued);
+        *out_bytes = issued.bytes;
+        return status;
+    }
+    // The helper has been given a copy, stands still, and answers nothing.
+    void lose_sight(const PinnedMemory& from) {
+        block(bond_->relay(0).streams().of_helper, *helper_);
+        mute_ = true;
+        bond_->use(0, true);
+        uint64_t bytes = 0;
+        EXPECT_EQ(issue(from, &bytes).code(), SH_ERROR_BACKEND);
+        EXPECT_FALSE(bond_->end_reads().ok());
     }
     // An event that comes after all loads, and whether it has come.
     sh_backend_event finish() {
@@ -158,7 +186,8 @@ protected:
     // Long enough for copies that wait for nothing.
     static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
-    static inline std::atomic<bool> answers_ = true;
+    static inline std::atomic<bool> answers_ = true, mute_ = false;
+    static inline std::atomic<sh_backend_device*> helper_handle_ = nullptr;
     std::latch go_{1};
     std::unique_ptr<BackendDevice> device_, helper_;
     std::unique_ptr<Lanes> lanes_, helper_lanes_;
@@ -280,6 +309,37 @@ TEST_F(BondTest, AHelperThatFailsIsLeftOut) {
         EXPECT_EQ(count_of(2), kBytes);
         EXPECT_EQ(bond_->bytes(0), kBytes / 2) << "the own link has brought the second load";
     }
+}
+
+// Memory stays until it is known that the helper reads it no more.
+TEST_F(BondTest, MemoryStaysWhileAFailedHelperMayReadIt) {
+    const uint64_t mark = device_->stray_copies().mark();
+    lose_sight(ones_);
+    EXPECT_TRUE(device_->stray_copies().may_use(mark));
+    EXPECT_TRUE(helper_->stray_copies().may_use(mark)) << "the memory may be the helper's own";
+    mute_ = false;
+    go_.count_down();
+    ASSERT_TRUE(bond_->settle().ok());
+    ASSERT_TRUE(bond_->relay(0).wait_for(bond_->relay(0).streams()).ok());
+    EXPECT_TRUE(device_->stray_copies().may_use(mark)) << "others may have queued copies while that was waited for";
+    EXPECT_TRUE(bond_->end_reads().ok());
+    EXPECT_FALSE(device_->stray_copies().may_use(mark));
+}
+
+TEST_F(BondTest, MemoryStaysForEverIfNobodyKnowsWhetherAFailedHelperReadsIt) {
+    const sh_stream link = bond_->relay(0).streams().of_helper;
+    lose_sight(ones_);
+    bool over = true;
+    EXPECT_TRUE(bond_->close_way(0, &over).ok());
+    EXPECT_FALSE(over);
+    const auto* const read = static_cast<const uint8_t*>(ones_.data());
+    ones_.reset();
+    EXPECT_FALSE(ones_.data());
+    mute_ = false;
+    go_.count_down();
+    ASSERT_TRUE(helper_->stream_synchronize(link).ok());  // it reads the memory only now
+    EXPECT_EQ(read[kBytes - 1], 1);
+    EXPECT_FALSE(device_->stray_copies().may_use(device_->stray_copies().mark())) << "for memory that is taken now";
 }
 
 TEST_F(BondTest, WhatTheHelperBringsAfterALaunchIsWrittenAfterIt) {

@@ -82,6 +82,33 @@ TEST_F(ClassPoolTest, GrowsByWhatWasMissing) {
     EXPECT_EQ(pool_->figures().pinned_bytes, 0u);
 }
 
+// A copy still writes the buffer, and the driver does not tell when it ends.
+TEST_F(ClassPoolTest, KeepsMemoryThatCopiesMayUse) {
+    create({{4096, 1}});
+    ASSERT_TRUE(pool_->prepare().ok());
+    sh_stream stream = 0;
+    std::vector<uint8_t> on_device(4096, 7);
+    uint64_t freed = 1;
+    ASSERT_TRUE(device_->stream_create(&stream).ok());
+    auto buffer = take(4096);
+    void* const data = buffer->data;
+    fake_.close_gate();
+    ASSERT_TRUE(device_->copy_to_host(stream, data, reinterpret_cast<uint64_t>(on_device.data()), 4096).ok());
+    ASSERT_TRUE(device_->event_record(buffer->filled, stream).ok());
+    pool_->give(std::move(buffer));
+    fake_.fail_call(1, true, "event_synchronize");
+    EXPECT_EQ(pool_->trim(&freed).code(), SH_ERROR_BACKEND);
+    EXPECT_EQ(freed, 0u);
+    EXPECT_EQ(pool_->figures().pinned_bytes, 4096u);
+    fake_.fail_call(0);
+    fake_.open_gate();
+    ASSERT_TRUE(device_->stream_synchronize(stream).ok());
+    EXPECT_EQ(static_cast<const uint8_t*>(data)[4095], 7);
+    EXPECT_TRUE(pool_->trim(&freed).ok());
+    EXPECT_EQ(freed, 4096u);
+    EXPECT_TRUE(device_->stream_destroy(stream).ok());
+}
+
 TEST_F(ClassPoolTest, StopsAtItsLimit) {
     create({}, 3 * 4096);
     std::vector<std::unique_ptr<PoolBuffer>> buffers;

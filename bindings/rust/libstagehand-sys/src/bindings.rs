@@ -3858,7 +3858,8 @@ Since 0.2*/
 
 - `out_bytes`: The pinned memory that was freed. May be NULL.
 @retval SH_OK            The buffers are freed.
-@retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. A later call tries again.
+@retval SH_ERROR_BACKEND A helping device has failed, and may still use the buffers. Or the driver does not tell when
+copies out of some buffers end: these are not freed. A later call tries again.
 @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
 the memory.
 Since 0.2*/
