@@ -407,10 +407,11 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spil
 
 /**
  * Unpins and frees the buffers that hold no tensor.
- * @param out_bytes The pinned memory that was freed. May be NULL.
+ * @param out_bytes The pinned memory that was freed, also after an error. May be NULL.
  * @retval SH_OK            The buffers are freed.
- * @retval SH_ERROR_BACKEND A helping device has failed, and may still use the buffers. Or the driver does not tell when
- *                          copies out of some buffers end: these are not freed. A later call tries again.
+ * @retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. Or the driver does not tell
+ *                          when copies that use some buffers end: these are not freed. A later call tries again.
+ * @retval SH_ERROR_DEVICE_LOST The same, because the device is lost.
  * @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
  *         the memory.
  * \since 0.2

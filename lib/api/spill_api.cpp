@@ -175,9 +175,9 @@ sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats)
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes) {
     return with_spiller(spiller, [&](core::Spiller& at) {
         uint64_t freed = 0;
-        SH_TRY(at.trim(&freed));
+        const Status status = at.trim(&freed);
         if (out_bytes) *out_bytes = freed;
-        return Status();
+        return status;
     });
 }
 

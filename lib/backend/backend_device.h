@@ -10,7 +10,6 @@
 
 #include "backend/host_policy.h"
 #include "backend/lent_memory.h"
-#include "backend/stray_copies.h"
 #include "backend/thread_stream.h"
 #include "base/status.h"
 
@@ -36,7 +35,6 @@ public:
     const sh_backend& table() const { return table_; }
     const sh_backend_device_info& info() const { return info_; }
     const HostPolicy& host_policy() const { return host_; }
-    StrayCopies& stray_copies() { return stray_copies_; }
     bool has(uint32_t flag) const { return (info_.flags & flag) != 0; }
     // If false, each allocation brings its own addresses, so the addresses change with the memory.
     bool maps_pages() const { return has(SH_BACKEND_FIXED_ADDRESSES); }
@@ -173,7 +171,6 @@ private:
     sh_backend_device* device_;
     sh_backend_device_info info_;
     const HostPolicy host_;
-    StrayCopies stray_copies_;
     std::unique_ptr<LentMemory> lent_;
     sh_stream thread_handle_;
 };

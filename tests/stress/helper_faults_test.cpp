@@ -227,9 +227,11 @@ protected:
         sh_resume_options late_again = SH_RESUME_OPTIONS_INIT;
         late_again.tags = &tag;
         late_again.tag_count = 1;
+        bool pauses = false;
         for (int cycle = 0; cycle < 3; cycle++) {
             sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
-            if (sh_pause(device, &late, &change) == SH_OK) {
+            pauses = sh_pause(device, &late, &change) == SH_OK;
+            if (pauses) {
                 out->helped += change.helped_bytes;
                 SUCCEEDS(sh_resume(device, &late_again, nullptr));
             }
@@ -240,6 +242,9 @@ protected:
         ASSERT_EQ(std::memcmp(reinterpret_cast<void*>(away), contents.data(), kMiB), 0);
         SUCCEEDS(sh_free(device, memory));
         SUCCEEDS(sh_free(device, away));
+        if (pauses) {
+            SUCCEEDS(sh_occupancy_trim(device, nullptr));
+        }
         EXPECT_EQ(pair.device->memory().used_bytes, 0u);
     }
 

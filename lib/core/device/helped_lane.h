@@ -69,8 +69,6 @@ public:
     // Whether such a helper may still write host memory, until end_doubt() has succeeded. It may be let go already.
     bool host_is_doubtful() const { return helpers_.bond().host_is_doubtful(); }
     Status end_doubt() { return helpers_.bond().end_doubt(); }
-    // The same for host memory that such a helper may still read: it must not be freed until this has succeeded.
-    Status end_reads() { return helpers_.bond().end_reads(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
     // Of the helpers that the lane has, in bytes per nanosecond.

@@ -87,7 +87,7 @@ Status Helpers::rest() {
     for (Helper& helper : all_) {
         bool over = false;
         Status rested = bond_.close_way(helper.way, &over);
-        if (!rested.ok()) helper.buffer->end_loan();  // for as long as nobody knows when it is over
+        if (!rested.ok() && bond_.is_distrusted(helper.way)) helper.buffer->end_loan();  // it is not used any more
         if (rested.ok() && !(over && helper.buffer->free().ok())) lose(helper);
         if (status.ok()) status = std::move(rested);
     }

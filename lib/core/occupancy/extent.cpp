@@ -165,7 +165,6 @@ Status Extent::take_host_memory(const Store& store, bool* out_taken) {
     const bool has_headers = store.only_prepares || headers_of(headers_at_, format) <= headers_bytes_;
     const bool enough = contents ? is_there && has_headers : places_ != 0;
     if (!enough || pages > places_) {
-        if (store.abandons) host_.abandon();
         drop_host_memory();
         const uint64_t bytes = contents ? bytes_of_places() : 0, headers = headers_of(bytes, format);
         if (bytes && store.files) SH_TRY(store.files->take(store.folder, bytes, &file_));

@@ -32,7 +32,6 @@ struct Store {
     std::string folder;                       // of the file
     bool pinned = true;                       // host memory, if it is new
     uint32_t format = 0;                      // SH_FORMAT_* of contents that are packed. 0: they are not
-    bool abandons = false;                    // host memory that is given up is not freed: somebody may read it
     bool only_prepares = false;               // contents that are kept stay, whatever the format
 };
 

@@ -137,7 +137,7 @@ private:
         Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
                transfer::StagingFiles* files, bool limited, Packs packs);
         // Once for each that leaves, after note_unused().
-        Store next(const Extent& extent, Passage& passage);
+        Store next(const Extent& extent);
 
     private:
         const PauseWishes& wishes_;

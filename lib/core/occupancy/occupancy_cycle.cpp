@@ -160,7 +160,7 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const Status left = passage_.leave(extents, fill_);
     fill_.stop();
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
-        if (!passage_.is_doubtful() && !passage_.host_is_doubtful() && passage_.settle_readers().ok())
+        if (!passage_.is_doubtful() && !passage_.host_is_doubtful())
             for (Extent* const extent : taken) extent->drop_host_memory();
         return left.within("the tags run");
     }

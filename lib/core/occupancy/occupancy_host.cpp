@@ -27,9 +27,8 @@ Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leavin
     if (!wishes.folder.empty()) available_ = limited ? platform::read_host_memory().available_bytes : UINT64_MAX;
 }
 
-Store Occupancy::Stores::next(const Extent& extent, Passage& passage) {
+Store Occupancy::Stores::next(const Extent& extent) {
     Store store;
-    store.abandons = !passage.settle_readers().ok();
     store.pinned = wishes_.pinned;
     store.only_prepares = packs_ == Packs::maybe;
     if (wishes_.pinned && packs_ != Packs::no) store.format = wishes_.format_of(extent);
@@ -68,7 +67,7 @@ Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const Pa
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
         extent->note_unused(wishes.unused);
         bool is_new = false;
-        status = no_throw([&] { return extent->take_host_memory(stores.next(*extent, passage_), &is_new); });
+        status = no_throw([&] { return extent->take_host_memory(stores.next(*extent), &is_new); });
         if (is_new) taken->push_back(extent);
         if (!extent->host().is_ready()) missing.push_back(extent);
     }
@@ -117,7 +116,7 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
             if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);
-            const Store store = stores.next(*extent, passage_);
+            const Store store = stores.next(*extent);
             if (store.files) continue;  // nothing to pin
             SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
@@ -156,7 +155,6 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     retry_retired();
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     SH_TRY(passage_.settle_host());
-    SH_TRY(passage_.settle_readers());
     fill_.stop();
     preparing_.clear();
     passage_.free_buffers();

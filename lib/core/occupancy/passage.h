@@ -71,8 +71,6 @@ public:
     // succeeded, host memory must not be freed or used for other contents.
     bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
     Status settle_host();
-    // A helper that has failed may still read host memory. Until this has succeeded, host memory must not be freed.
-    Status settle_readers() { return to_device_.end_reads(); }
 
     const Carried& carried() const { return carried_; }  // since the passage was opened
     uint64_t wait_ns() const { return wait_ns_; }        // for copies, since then

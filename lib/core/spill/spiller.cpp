@@ -33,7 +33,7 @@ Spiller::~Spiller() {
     device_->links().to_host.spiller_closes();
     pool_.wait_for_growth();
     lanes_.stalls().forget();
-    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok() || !lanes_.end_reads().ok()) {
+    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
         copies_.for_each([](SavedCopy& copy) { (void)copy.buffer.release(); });
         for (auto& copy : doubtful_) (void)copy->buffer.release();
@@ -420,12 +420,13 @@ Status Spiller::trim(uint64_t* freed_bytes) {
     spilled_bytes_ = 0;
     lanes_.disband();
     SH_TRY(lanes_.end_doubt());
-    SH_TRY(lanes_.end_reads());
-    if (!doubtful_.empty() && lanes_.settle().ok()) {
+    const Status settled = doubtful_.empty() ? Status() : lanes_.settle();
+    if (settled.ok()) {
         for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
         doubtful_.clear();
     }
-    return pool_.trim(freed_bytes);
+    SH_TRY(pool_.trim(freed_bytes));
+    return settled;
 }
 
 void Spiller::stats(sh_spiller_stats* out) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
+#include "backend/stray_copies.h"
 #include "base/once_more.h"
 #include "transfer/route/issue.h"
 
@@ -72,7 +72,7 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    launched_ = given_up_ = false;
+    launched_ = false;
     helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = copies_ = false;
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
@@ -137,18 +137,17 @@ Status Relay::wait_for(Streams streams) {
 }
 
 void Relay::raise(std::atomic<bool>* doubt) {
-    if (doubt->exchange(true)) return;
-    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().begin();
+    if (!doubt->exchange(true)) stray_ = StrayCopies::of_process().begin();
 }
 
 void Relay::clear(std::atomic<bool>* doubt) {
-    if (!doubt->exchange(false)) return;
-    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().end();
+    if (doubt->exchange(false)) StrayCopies::of_process().end();
 }
 
+// Nobody asks any more. The memory that the copies may use stays.
 void Relay::give_up() {
-    if ((!reads_host_ && !host_doubtful_) || std::exchange(given_up_, true)) return;
-    for (BackendDevice* const device : {&device_, &helper_}) device->stray_copies().give_up();
+    for (std::atomic<bool>* const doubt : {&reads_host_, &host_doubtful_})
+        if (doubt->exchange(false)) StrayCopies::of_process().give_up(stray_);
 }
 
 Status Relay::end_doubt() { return end(&host_doubtful_, "writes"); }
@@ -157,7 +156,6 @@ Status Relay::end_reads() { return end(&reads_host_, "reads"); }
 
 Status Relay::end(std::atomic<bool>* doubt, const char* does) {
     if (!*doubt) return Status();
-    if (!is_open()) return Status(SH_ERROR_BACKEND, std::string("a helper that has failed ") + does + " host memory");
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
         return ended.within(std::string("it is not known whether a helper still ") + does + " host memory");

@@ -70,8 +70,7 @@ public:
     // On the way to the host: such a helper may still write host memory, until end_doubt() has succeeded.
     bool host_is_doubtful() const { return host_doubtful_.load(std::memory_order_relaxed); }
     Status end_doubt();
-    // On the way to the device: such a helper may still read host memory, which must not be freed until this has
-    // succeeded.
+    // On the way to the device: such a helper may still read host memory, until end_reads() has succeeded.
     bool may_read() const { return reads_host_.load(std::memory_order_relaxed); }
     Status end_reads();
     // settle() in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
@@ -149,10 +148,10 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    bool given_up_ = false;      // a doubt that was left when the relay was closed: see StrayCopies
-    bool launched_ = false;      // see begin_launch()
-    bool records_ = false;       // for a capture
-    sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
+    std::atomic<uint64_t> stray_ = 0;  // the number of the doubt below, see StrayCopies
+    bool launched_ = false;            // see begin_launch()
+    bool records_ = false;             // for a capture
+    sh_backend_event fork_ = 0;        // of the capture, until the streams have joined it
     // `at_work_`: the helper is not known to have ended its copies, `copies_` those that are not of a launch.
     std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false}, copies_{false};
 };

@@ -33,6 +33,8 @@ ClassPool::~ClassPool() {
     uint64_t freed = 0;
     (void)trim(&freed).ok();
     for (auto& buffer : spare_) destroy_events(*buffer);
+    for (auto& [bytes, size_class] : classes_)
+        for (auto& buffer : size_class.free) destroy_events(*buffer);
 }
 
 Status ClassPool::prepare() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/stray_copies.h"
 #include "transfer/host/host_pages.h"
 #include "transfer/host/registration.h"
 
@@ -26,7 +27,7 @@ Status GradualMemory::reserve(BackendDevice& device, uint64_t bytes, GradualMemo
     GradualMemory memory;
     SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
     memory.device_ = &device;
-    memory.mark_ = device.stray_copies().mark();
+    memory.mark_ = StrayCopies::of_process().mark();
     memory.bytes_ = bytes;
     *out = std::move(memory);
     return Status();
@@ -42,7 +43,7 @@ void GradualMemory::note_ready(bool pinned) {
 
 void GradualMemory::reset() {
     if (!data_) return;
-    if (must_stay(*device_, mark_, mapped_bytes_)) return abandon();
+    if (must_stay(mark_, mapped_bytes_)) return abandon();
     if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}))
         give_host_pages(*device_, data_, mapped_bytes_);
     abandon();

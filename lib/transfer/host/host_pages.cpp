@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "backend/stray_copies.h"
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "base/size_text.h"
@@ -48,8 +49,8 @@ Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory,
     return Status();
 }
 
-bool must_stay(BackendDevice& device, uint64_t mark, uint64_t bytes) noexcept {
-    if (!device.stray_copies().may_use(mark)) return false;
+bool must_stay(uint64_t mark, uint64_t bytes) noexcept {
+    if (!StrayCopies::of_process().may_use(mark)) return false;
     log_line(SH_LOG_WARNING, "%s of host memory stay allocated, because a helper that has failed may still use them",
              size_text(bytes).c_str());
     return true;

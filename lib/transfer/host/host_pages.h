@@ -13,7 +13,7 @@ namespace stagehand::transfer {
 // that allocator gave memory that does not begin at a page.
 Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory, uint64_t* out_bytes);
 // Whether they must not be freed, because stray copies may use memory that was taken at this mark. The log tells.
-bool must_stay(BackendDevice& device, uint64_t mark, uint64_t bytes) noexcept;
+bool must_stay(uint64_t mark, uint64_t bytes) noexcept;
 // Takes what take_host_pages() gave.
 void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes);
 

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "backend/stray_copies.h"
 #include "base/log.h"
 #include "base/size_text.h"
 #include "platform/anonymous_memory.h"
@@ -34,7 +35,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
     try {
         PinnedMemory memory;
         memory.device_ = &device;
-        memory.mark_ = device.stray_copies().mark();
+        memory.mark_ = StrayCopies::of_process().mark();
         SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
         memory.bytes_ = bytes;
         if (device.host_policy().allocate)
@@ -62,7 +63,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
 
 void PinnedMemory::reset() {
     if (!data_) return;
-    if (must_stay(*device_, mark_, mapped_bytes_)) return abandon();
+    if (must_stay(mark_, mapped_bytes_)) return abandon();
     if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
         give_host_pages(*device_, data_, mapped_bytes_);
     abandon();

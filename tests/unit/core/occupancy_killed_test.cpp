@@ -60,7 +60,9 @@ pid_t start_pauses(const std::string& folder) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setenv(kFolder, folder.c_str(), 1);
         setenv(kReady, ready.c_str(), 1);
-        unsetenv("GTEST_TOTAL_SHARDS");  // the test may be in another shard than this one
+        // The test may be in another shard than this one.
+        unsetenv("GTEST_TOTAL_SHARDS");
+        unsetenv("GTEST_SHARD_INDEX");
         execl("/proc/self/exe", "unit-core", "--gtest_also_run_disabled_tests",
               "--gtest_filter=OccupancyKilled.DISABLED_*", "--gtest_brief=1", nullptr);
         _exit(99);

@@ -3856,10 +3856,11 @@ Since 0.2*/
     ) -> sh_status;
     /**Unpins and frees the buffers that hold no tensor.
 
-- `out_bytes`: The pinned memory that was freed. May be NULL.
+- `out_bytes`: The pinned memory that was freed, also after an error. May be NULL.
 @retval SH_OK            The buffers are freed.
-@retval SH_ERROR_BACKEND A helping device has failed, and may still use the buffers. Or the driver does not tell when
-copies out of some buffers end: these are not freed. A later call tries again.
+@retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. Or the driver does not tell
+when copies that use some buffers end: these are not freed. A later call tries again.
+@retval SH_ERROR_DEVICE_LOST The same, because the device is lost.
 @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
 the memory.
 Since 0.2*/
