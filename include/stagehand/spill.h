@@ -406,12 +406,13 @@ static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
 SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 
 /**
- * Unpins and frees the buffers that hold no tensor.
+ * Unpins and frees the buffers that hold no tensor. Those that a helping device that has failed may still read stay
+ * allocated, unused, with a line in the log.
  * @param out_bytes The pinned memory that was freed, also after an error. May be NULL.
  * @retval SH_OK            The buffers are freed.
  * @retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. Or the driver does not tell
  *                          when copies that use some buffers end: these are not freed. A later call tries again.
- * @retval SH_ERROR_DEVICE_LOST The same, because the device is lost.
+ * @retval SH_ERROR_DEVICE_LOST The same as the latter.
  * @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
  *         the memory.
  * \since 0.2

@@ -38,7 +38,8 @@ public:
         std::lock_guard lock(mutex_);
         return begun_;
     }
-    // Whether they may use memory that was taken at this mark.
+    // Whether they may use memory that was taken at this mark. True for some other memory, too, while several devices
+    // may have such copies.
     bool may_use(uint64_t mark) const {
         std::lock_guard lock(mutex_);
         return begun_ > mark && (now_ || given_up_ > mark);

@@ -69,6 +69,8 @@ public:
     // Whether such a helper may still write host memory, until end_doubt() has succeeded. It may be let go already.
     bool host_is_doubtful() const { return helpers_.bond().host_is_doubtful(); }
     Status end_doubt() { return helpers_.bond().end_doubt(); }
+    // Asks helpers that have failed whether they still read host memory. What they may read is not freed.
+    void end_reads() { (void)helpers_.bond().end_reads().ok(); }
 
     uint64_t helped_bytes() const { return helpers_.bytes(); }  // that helpers have copied
     // Of the helpers that the lane has, in bytes per nanosecond.

@@ -57,12 +57,6 @@ void close_sources(BackendDevice& device, BlockDetail& detail) {
     for (auto* const segments : {&detail.segments, &detail.plain, &detail.spent}) close_all(device, *segments);
 }
 
-void abandon_copies(BlockDetail& detail) noexcept {
-    for (const auto* const segments : {&detail.segments, &detail.spent})
-        for (const transfer::Segment& segment : *segments)
-            if (segment.copy) segment.copy->abandon();
-}
-
 const transfer::Segment& written_segment(const BlockDetail& detail, const transfer::Segment& segment) {
     const auto found = std::lower_bound(detail.plain.begin(), detail.plain.end(), segment, by_offset);
     return found != detail.plain.end() && found->offset == segment.offset ? *found : segment;

@@ -17,8 +17,6 @@ namespace stagehand::core {
 Status open_sources(BackendDevice& device, const sh_block_desc& desc, const BlockCopies& copies, size_t index,
                     uint64_t offset, uint64_t staged_bytes, BlockDetail* out);
 void close_sources(BackendDevice& device, BlockDetail& detail);
-// Somebody may read the packed copies yet, and nobody can tell when that ends. So their memory stays for good.
-void abandon_copies(BlockDetail& detail) noexcept;
 
 // The memory that a write-back of the segment goes to.
 const transfer::Segment& written_segment(const BlockDetail& detail, const transfer::Segment& segment);

@@ -20,7 +20,7 @@ void Registry::note_other_sources(Unit& unit) noexcept {
     source_changes_++;
 }
 
-Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies, OldCopies old) {
+Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies) {
     SH_TRY(check_blocks({&desc, 1}, page_bytes_));
     Unit& unit = units_[block.unit];
     BlockDetail fresh;
@@ -36,7 +36,6 @@ Status Registry::replace_sources(Block& block, const sh_block_desc& desc, const 
     detail.spent.swap(fresh.spent);
     detail.has_news = false;
     detail.was_replaced = true;
-    if (old == OldCopies::abandon) abandon_copies(fresh);
     close_sources(device_, fresh);
     note_other_sources(unit);
     return Status();

@@ -176,13 +176,12 @@ void Registry::undo(const Addition& added) {
     packs_ = added.packs;
 }
 
-void Registry::remove(std::span<const sh_block> ids, OldCopies old) {
+void Registry::remove(std::span<const sh_block> ids) {
     std::vector<uint32_t> touched;
     touched.reserve(ids.size());
     for (const sh_block id : ids) {
         Block* const block = find(id);
         if (!block) continue;
-        if (old == OldCopies::abandon) abandon_copies(*block->detail);
         close_sources(device_, *block->detail);
         model_bytes_ -= block->bytes;
         live_blocks_--;

@@ -22,9 +22,6 @@
 
 namespace stagehand::core {
 
-// What becomes of the library's copies of sources that a block has no more.
-enum class OldCopies { free, abandon };
-
 class Registry {
 public:
     // A unit's blocks, ordered by address.
@@ -87,7 +84,7 @@ public:
     bool has_small_blocks();
     // Gives a block the sources of this descriptor instead of its own, which nothing reads or writes any more. Does all
     // of this or nothing.
-    Status replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies, OldCopies old);
+    Status replace_sources(Block& block, const sh_block_desc& desc, const BlockCopies& copies);
     // Counts the changes of sources that may call for a new plan.
     uint64_t source_changes() const { return source_changes_; }
     // The plain memory of these packed segments has contents that the packed copies have not.
@@ -99,7 +96,7 @@ public:
     // A block of the unit whose loads may change from packed copies to plain memory, or null.
     const Block* find_news(const Unit& unit);
     // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.
-    void remove(std::span<const sh_block> ids, OldCopies old = OldCopies::free);
+    void remove(std::span<const sh_block> ids);
 
     // The record of an id. Null if the id is stale, of another runtime, or invalid.
     Block* find(sh_block id) {

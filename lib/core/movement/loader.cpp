@@ -311,10 +311,13 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
 
 void Loader::note_over() {
     known_over_ = broken_off_;
-    if (!helper_may_read()) registry_.close_spent();
+    end_reads();
+    registry_.close_spent();
 }
 
-bool Loader::helper_may_read() { return helpers_ && !helpers_->bond().end_reads().ok(); }
+void Loader::end_reads() {
+    if (helpers_) (void)helpers_->bond().end_reads().ok();
+}
 
 Status Loader::synchronize() {
     SH_TRY(routes_.synchronize_unpacker());

@@ -79,8 +79,8 @@ public:
     Status synchronize();
     // synchronize() has succeeded while the caller held the mutex, and no worker has a load.
     void note_over();
-    // A helper that has failed may read host memory yet, and does not say whether it does.
-    bool helper_may_read();
+    // Asks helpers that have failed whether they still read host memory. What they may read is not freed.
+    void end_reads();
 
     uint32_t queued() const { return queued_; }
     const Status& last_failure() const { return last_failure_; }

@@ -214,14 +214,15 @@ void Extent::give_places() {
     }
 }
 
-void Extent::drop_host_memory() {
-    host_.reset();
+bool Extent::drop_host_memory() {
+    const bool freed = host_.reset();
     file_.reset();
     places_ = headers_at_ = headers_bytes_ = 0;
     for (Page& page : pages_) {
         page.place = Page::kNowhere;
         page.on_host = page.same = false;
     }
+    return freed;
 }
 
 void* Extent::host_at(const Page& page) const {

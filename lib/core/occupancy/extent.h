@@ -90,7 +90,7 @@ public:
     Status take_host_memory(const Store& store, bool* out_taken);
     // The host memory that take_host_memory() needs in all.
     uint64_t needed_bytes(uint32_t format) const;
-    void drop_host_memory();
+    bool drop_host_memory();  // false: the memory stays, see GradualMemory::reset()
     transfer::GradualMemory& host() { return host_; }
     const transfer::GradualMemory& host() const { return host_; }
     // Has the contents in the place of host memory, if not null.

@@ -161,8 +161,8 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     uint64_t freed = 0;
     for (const auto& [address, extent] : extents_) {
         if (extent->staged_bytes()) continue;
-        freed += extent->host().bytes();
-        extent->drop_host_memory();
+        const uint64_t bytes = extent->host().bytes();
+        if (extent->drop_host_memory()) freed += bytes;
     }
     publish();
     *out_bytes = freed;

@@ -66,8 +66,6 @@ Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& optio
     return Status();
 }
 
-OldCopies Blocks::old_copies() { return parts_.loader.helper_may_read() ? OldCopies::abandon : OldCopies::free; }
-
 // A graph copies from the addresses that it was captured with. A plan that is being made counts the present sources.
 Status Blocks::find_to_replace(sh_block id, Block** out, Lock& lock) const {
     parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
@@ -102,8 +100,7 @@ Status Blocks::replace_sources(sh_block id, std::span<const sh_segment> segments
     if (block->detail->update != update)
         return Status(SH_ERROR_INVALID_STATE,
                       parts_.registry.name_of(*block) + ": the update of its source has ended meanwhile");
-    SH_TRY(
-        parts_.registry.replace_sources(*block, desc, copies.empty() ? BlockCopies() : copies.front(), old_copies()));
+    SH_TRY(parts_.registry.replace_sources(*block, desc, copies.empty() ? BlockCopies() : copies.front()));
     plan_.forget_kept(block->unit);
     return Status();
 }
@@ -153,7 +150,8 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
         parts_.changes.end_update(*parts_.registry.find(id));
     }
     forget_units(gone, lock);
-    parts_.registry.remove(ids, old_copies());
+    parts_.loader.end_reads();
+    parts_.registry.remove(ids);
     plan_.tell_less_kept();
     parts_.prefetcher.renew();
     plan_.want();

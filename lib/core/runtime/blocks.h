@@ -43,7 +43,6 @@ private:
     Status pack(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock);
     Status pack(const sh_block_desc& desc, BlockCopies* out) const;
     Status find_to_replace(sh_block id, Block** out, Lock& lock) const;
-    OldCopies old_copies();
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Parts& parts_;

@@ -70,6 +70,7 @@ public:
     // freed.
     bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
     Status end_doubt() { return to_host_.end_doubt(); }
+    void end_reads() { to_device_.end_reads(); }
     // These make the stream wait for the copy out, or for the copy back. SH_STREAM_HOST means that the caller waits,
     // and so does a stream that cannot wait.
     Status wait_for_out(const SavedCopy& copy, sh_stream stream);

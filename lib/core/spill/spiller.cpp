@@ -79,6 +79,7 @@ Status Spiller::end_step() {
 // Helpers are worth it if the last step has spilled much. Those that had no memory to spare are asked again later.
 void Spiller::ask_for_help() {
     constexpr uint64_t kStepsBetween = 64;
+    lanes_.end_reads();
     if (!spilled_bytes_)
         lanes_.disband();
     else if (!lanes_.is_helped() || counters_.steps % kStepsBetween == 0)

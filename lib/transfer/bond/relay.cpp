@@ -73,7 +73,11 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     pending_[0] = pending_[1] = false;
     settled_ = true;
     launched_ = false;
-    helper_failed_ = host_doubtful_ = reads_host_ = at_work_ = copies_ = false;
+    helper_failed_ = at_work_ = copies_ = false;
+    {
+        std::lock_guard lock(doubt_mutex_);
+        closed_ = false;
+    }
     SH_TRY(lanes.lend(direction_, &across_.lane));
     SH_TRY(helper_lanes.lend(direction_, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -137,15 +141,19 @@ Status Relay::wait_for(Streams streams) {
 }
 
 void Relay::raise(std::atomic<bool>* doubt) {
-    if (!doubt->exchange(true)) stray_ = StrayCopies::of_process().begin();
+    std::lock_guard lock(doubt_mutex_);
+    if (!closed_ && !doubt->exchange(true)) stray_ = StrayCopies::of_process().begin();
 }
 
 void Relay::clear(std::atomic<bool>* doubt) {
+    std::lock_guard lock(doubt_mutex_);
     if (doubt->exchange(false)) StrayCopies::of_process().end();
 }
 
 // Nobody asks any more. The memory that the copies may use stays.
 void Relay::give_up() {
+    std::lock_guard lock(doubt_mutex_);
+    closed_ = true;
     for (std::atomic<bool>* const doubt : {&reads_host_, &host_doubtful_})
         if (doubt->exchange(false)) StrayCopies::of_process().give_up(stray_);
 }

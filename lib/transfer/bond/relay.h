@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 #include "backend/backend_device.h"
@@ -148,10 +149,12 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    std::atomic<uint64_t> stray_ = 0;  // the number of the doubt below, see StrayCopies
-    bool launched_ = false;            // see begin_launch()
-    bool records_ = false;             // for a capture
-    sh_backend_event fork_ = 0;        // of the capture, until the streams have joined it
+    std::mutex doubt_mutex_;     // of the two below, and of changes of the doubts
+    uint64_t stray_ = 0;         // the number of the doubt, see StrayCopies
+    bool closed_ = true;         // there is no new doubt
+    bool launched_ = false;      // see begin_launch()
+    bool records_ = false;       // for a capture
+    sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
     // `at_work_`: the helper is not known to have ended its copies, `copies_` those that are not of a launch.
     std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false}, copies_{false};
 };

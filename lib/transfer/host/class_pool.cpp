@@ -274,8 +274,8 @@ Status ClassPool::trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_
             return true;
         });
         size_class.buffers -= buffers;
-        *freed_bytes += chunk.bytes();
-        chunk.reset();
+        const uint64_t chunk_bytes = chunk.bytes();
+        if (chunk.reset()) *freed_bytes += chunk_bytes;
         return true;
     });
     return status;

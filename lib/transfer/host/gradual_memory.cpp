@@ -41,12 +41,14 @@ void GradualMemory::note_ready(bool pinned) {
     ready_bytes_ += piece;
 }
 
-void GradualMemory::reset() {
-    if (!data_) return;
-    if (must_stay(mark_, mapped_bytes_)) return abandon();
-    if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}))
-        give_host_pages(*device_, data_, mapped_bytes_);
+bool GradualMemory::reset() {
+    if (!data_) return true;
+    const bool frees =
+        !must_stay(mark_, mapped_bytes_) &&
+        (device_->host_policy().is_pinned || unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}));
+    if (frees) give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
+    return frees;
 }
 
 void GradualMemory::abandon() {

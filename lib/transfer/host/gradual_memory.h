@@ -43,7 +43,8 @@ public:
     // The size of the piece that begins at a multiple of kPieceBytes.
     uint64_t piece_at(uint64_t offset) const;
 
-    void reset();
+    // Returns false if the memory stays for good: the driver does not unpin it, or stray copies may use it.
+    bool reset();
     // Forgets the memory without freeing it. For memory that a device may use for ever. reset() does so by itself if
     // stray copies may use the memory.
     void abandon();

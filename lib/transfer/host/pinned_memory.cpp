@@ -61,12 +61,14 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
     }
 }
 
-void PinnedMemory::reset() {
-    if (!data_) return;
-    if (must_stay(mark_, mapped_bytes_)) return abandon();
-    if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
-        give_host_pages(*device_, data_, mapped_bytes_);
+bool PinnedMemory::reset() {
+    if (!data_) return true;
+    const bool frees =
+        !must_stay(mark_, mapped_bytes_) &&
+        (device_->host_policy().is_pinned || unregister_range(*device_, data_, {registered_piece_, registered_bytes_}));
+    if (frees) give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
+    return frees;
 }
 
 void PinnedMemory::abandon() {

@@ -34,7 +34,8 @@ public:
     // this size.
     uint64_t piece_bytes() const { return registered_piece_; }
 
-    void reset();
+    // Returns false if the memory stays for good: the driver does not unpin it, or stray copies may use it.
+    bool reset();
     // Forgets the memory without freeing it. For memory that a device may use for ever. reset() does so by itself if
     // stray copies may use the memory.
     void abandon();
