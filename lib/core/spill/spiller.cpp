@@ -35,9 +35,7 @@ Spiller::~Spiller() {
     lanes_.stalls().forget();
     if (!lanes_.settle().ok() || !lanes_.end_doubt().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
-        copies_.for_each([](SavedCopy& copy) { (void)copy.buffer.release(); });
-        for (auto& copy : doubtful_) (void)copy->buffer.release();
-        pool_.abandon();
+        pool_.abandon();  // buffers of copies do not free their memory by themselves
         return;
     }
     copies_.for_each([&](SavedCopy& copy) { pool_.give(std::move(copy.buffer)); });

@@ -287,7 +287,6 @@ void ClassPool::abandon() noexcept {
     for (auto& [bytes, size_class] : classes_) {
         for (PinnedMemory& chunk : size_class.chunks) chunk.abandon();
         size_class.chunks.clear();
-        for (auto& buffer : size_class.free) (void)buffer.release();
         size_class.free.clear();
     }
 }
