@@ -16,6 +16,7 @@ from torch import nn
 from ._division import Unit
 from ._holding import Holding, refuse_changes
 from ._kinds import StepKinds
+from ._once import once
 from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._uncompiled import uncompiled
@@ -221,10 +222,14 @@ def run_uncompiled() -> None:
     compiler.
     """
     forget_compiled()
+    _pass_over_hooks()
+
+
+@once
+def _pass_over_hooks() -> None:
     kinds: list[Any] = Hook.__subclasses__()
     for kind in kinds:
-        if not hasattr(kind.__call__, "_torchdynamo_disable"):
-            kind.__call__ = uncompiled(kind.__call__)
+        kind.__call__ = uncompiled(kind.__call__)
 
 
 def _is_running(module: nn.Module) -> bool:

@@ -10,11 +10,12 @@ cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_iter, tree_map
+
+from ._once import once
 
 _NAME = "TESTING_ONLY_GenericWrapper"  # PyTorch's own code never uses it
 _Key: Any = torch._C._dispatch_key_parse(_NAME)
@@ -119,7 +120,7 @@ class _Operation:
         return self.called(self.operation, *args, **kwargs)
 
 
-@cache
+@once
 def _register() -> list[object]:
     """Registers the code for all operations. The registration ends with the objects that are returned.
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from functools import cache
 from typing import Any
 
 from .._errors import UsageError, error_of
 from .._generated import Contents, Status
+from ._once import once
 
 MOST_POOLS = 64
 PATH = pathlib.Path(__file__).parent / "libstagehand_pools.so"
 
 
-@cache
+@once
 def library() -> Any:
     hooks = ctypes.CDLL(str(PATH))
     hooks.sh_pool_open.argtypes = [ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p]

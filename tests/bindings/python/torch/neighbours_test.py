@@ -1,6 +1,8 @@
 """Several models on a device that has not the memory for all of them."""
 
 import copy
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -71,6 +73,65 @@ def test_a_step_waits_for_that_of_another_thread(shared, pair, tokens):
             assert len(got) == 1 and torch.equal(got[0], want)
 
 
+def small_models(count):
+    models = [nn.Sequential(*(nn.Linear(128, 128) for _ in range(6))).requires_grad_(False) for _ in range(count)]
+    x = torch.randn(4, 128)
+    with torch.no_grad():
+        return models, x, [model(x) for model in models]
+
+
+def at_once(functions):
+    """Calls each function in a thread of its own. Returns what they have raised."""
+    raised, together = [], threading.Barrier(len(functions))
+
+    def run(function):
+        together.wait()
+        try:
+            function()
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_models_that_come_and_go_in_other_threads_are_waited_for():
+    models, x, want = small_models(3)
+    budget = size_of(models[0]) * 7 // 10 // PAGE * PAGE
+
+    def come_and_go(model, wanted):
+        for _ in range(8):
+            with torch.no_grad(), st.stream(model, device, share_wait=1e9):
+                for _ in range(3):
+                    assert torch.equal(model(x), wanted)
+
+    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1", budget_bytes=budget) as device:
+        raised = at_once([lambda one=one, to=to: come_and_go(one, to) for one, to in zip(models, want)])
+        assert raised == [] and device.memory().peak_bytes <= budget
+
+
+def stream_first_in_threads():
+    models, x, want = small_models(4)
+
+    def use(model, wanted):
+        with torch.no_grad(), st.stream(model, device):
+            assert torch.equal(model(x), wanted)
+
+    with sh.Device("host", page_bytes=PAGE, budget_bytes=4 * size_of(models[0])) as device:
+        for error in at_once([lambda one=one, to=to: use(one, to) for one, to in zip(models, want)]):
+            raise error
+
+
+def test_the_first_models_of_a_process_may_come_in_several_threads():
+    # The first time is only once in a process.
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def in_turn(width=64):
     """Two models, each of which needs most of the budget for its largest layer."""
     models = [nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).requires_grad_(False) for _ in range(2)]
@@ -105,3 +166,7 @@ def test_models_that_run_at_the_same_time_do_not_share_it():
         second(x)
         assert torch.equal(first(x), want)
         assert other.stats().steps == 1
+
+
+if __name__ == "__main__":
+    stream_first_in_threads()
