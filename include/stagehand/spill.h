@@ -196,8 +196,8 @@ enum {
  * begin, or if no host memory is left for it; the library logs a warning.
  *
  * @param stream     The stream whose work produces the tensor. The copy comes after the work that is queued there now.
- *                   A tensor that leaves later is copied after the work that is queued there then. The stream must
- *                   exist until the ticket is collected or released.
+ *                   A tensor that leaves later is copied after the work that is queued there then, on the streams of
+ *                   all tickets that share the copy. The stream must exist until the ticket is collected or released.
  * @param flags      0, SH_SPILL_NOW or SH_SPILL_KEEP.
  * @param out_ticket Valid with SH_OK and SH_KEPT until its last sh_ticket_release().
  * @retval SH_OK                     The tensor is leaving, or shares the copy of a tensor that has left.
@@ -349,9 +349,11 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket t
 
 /**
  * Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
- * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. No stream waits
- * if other tickets share the copy. The memory then belongs to the copy until the last of these tickets has ended, or
- * until sh_spiller_collect() has named it. Tickets that have ended and tickets of another spiller are an error.
+ * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets
+ * share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
+ * sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is under
+ * way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are an
+ * error.
  * @retval SH_OK                The reference is taken back.
  * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
  *                              back, and the caller keeps the memory.

@@ -42,12 +42,11 @@ sh_ticket Copies::add(const SavedSpan& span, uint64_t key, sh_stream stream, Whe
     copy.number = next_number_;
     copy.span = span;
     copy.key = key;
-    copy.stream = stream;
     copy.where = where;
     List place{&copy};
     const auto entry = copies_.emplace(copy.number, std::move(made)).first;
     try {
-        const sh_ticket ticket = add_ticket(copy, span.offset);
+        const sh_ticket ticket = add_ticket(copy, span.offset, stream);
         if (key) {
             try {
                 by_key_.emplace(key, &copy);
@@ -67,11 +66,13 @@ sh_ticket Copies::add(const SavedSpan& span, uint64_t key, sh_stream stream, Whe
     }
 }
 
-sh_ticket Copies::add_ticket(SavedCopy& copy, uint64_t offset) {
+sh_ticket Copies::add_ticket(SavedCopy& copy, uint64_t offset, sh_stream stream) {
     make_room_for_one(copy.tickets);
+    copy.streams.make_room();
     const sh_ticket ticket = last_ticket.fetch_add(1, std::memory_order_relaxed) + 1;
-    tickets_.emplace(ticket, Ticket{&copy, offset, 1});
+    tickets_.emplace(ticket, Ticket{&copy, offset, stream});
     copy.tickets.push_back(ticket);
+    copy.streams.join(stream);
     return ticket;
 }
 

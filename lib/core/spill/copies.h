@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "core/spill/saved_span.h"
+#include "core/spill/stream_set.h"
 #include "transfer/host/class_pool.h"
 
 namespace stagehand::core {
@@ -32,8 +33,8 @@ struct Prefetch {
 struct SavedCopy {
     uint64_t number = 0;
     SavedSpan span;
-    uint64_t key = 0;      // of the engine, for sharing
-    sh_stream stream = 0;  // that produced the bytes
+    uint64_t key = 0;   // of the engine, for sharing
+    StreamSet streams;  // of its tickets
     Where where = Where::kept;
     uint64_t link_mark = 0;         // the place of its last copy in the queue of the link
     uint64_t departure = 0;         // number of the copy to the host, in the order of its lane
@@ -55,7 +56,8 @@ struct SavedCopy {
 
 struct Ticket {
     SavedCopy* copy = nullptr;
-    uint64_t offset = 0;  // of the tensor's first element in the copy
+    uint64_t offset = 0;   // of the tensor's first element in the copy
+    sh_stream stream = 0;  // of its save
     uint64_t references = 1;
     bool named = false;  // the engine knows that it has left
 };
@@ -79,10 +81,11 @@ public:
     // The copy with this key that holds the span, or null. A key of 0 is shared by nobody.
     SavedCopy* find_shared(uint64_t key, const SavedSpan& span);
 
-    // Makes a copy with one ticket, in the state `kept` or `staying`.
+    // Makes a copy with one ticket, of a save on the stream, in the state `kept` or `staying`.
     sh_ticket add(const SavedSpan& span, uint64_t key, sh_stream stream, Where where);
-    sh_ticket add_ticket(SavedCopy& copy, uint64_t offset);
-    // Ends a ticket. Returns its copy without an owner if that was the copy's last one.
+    sh_ticket add_ticket(SavedCopy& copy, uint64_t offset, sh_stream stream);
+    // Ends a ticket, which has left the streams of its copy. Returns the copy without an owner if that was its last
+    // one.
     std::unique_ptr<SavedCopy> remove_ticket(sh_ticket ticket);
     // Changes the state of a copy. It becomes the newest of that state.
     void move(SavedCopy& copy, Where to) noexcept;

@@ -99,6 +99,13 @@ Status SpillLanes::come_after(sh_stream lane, sh_stream stream, sh_backend_event
     return device_.stream_wait_event(lane, fence);
 }
 
+// Afterwards one event stands for the work of all streams.
+Status SpillLanes::leave_after(const StreamSet& streams) {
+    const sh_stream lane = to_host_.stream();
+    SH_TRY(streams.for_each([&](sh_stream stream) { return come_after(lane, stream, leaves_after_); }));
+    return streams.size() > 1 ? device_.event_record(leaves_after_, lane) : Status();
+}
+
 // Has a lane wait for a copy of the other lane, whose number there is given, unless it has waited for a later one.
 Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for) {
     if (number <= *waited_for) return Status();
@@ -142,7 +149,7 @@ Queued SpillLanes::out(SavedCopy& copy) {
     Queued queued;
     queued.status = no_throw([&] {
         SH_TRY(to_host_.end_doubt());  // whose buffer this was, a helper may still write it
-        SH_TRY(come_after(to_host_.stream(), copy.stream, leaves_after_));
+        SH_TRY(leave_after(copy.streams));
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
         const uint64_t helped = to_host_.helped_bytes();
         if (to_host_.helped()) SH_TRY(leave_with_help(copy));
@@ -164,8 +171,7 @@ Status SpillLanes::packed(HelpedLane& lane, const sh_backend_tiles& tiles, std::
 
 // The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
 Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
-    const std::array after = {copy.stream == SH_STREAM_HOST ? sh_backend_event(0) : leaves_after_, copy.buffer->emptied,
-                              copy.buffer->filled};
+    const std::array after = {fence_of(copy.streams), copy.buffer->emptied, copy.buffer->filled};
     return packed(to_host_, tiles_of(copy, copy.span.address), after, doubtful);
 }
 
@@ -174,8 +180,7 @@ Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
 Status SpillLanes::leave_with_help(const SavedCopy& copy) {
     const transfer::PoolBuffer& buffer = *copy.buffer;
     SH_TRY(device_.stream_wait_event(to_host_.stream(), buffer.filled));
-    const std::array after = {copy.stream == SH_STREAM_HOST ? sh_backend_event(0) : leaves_after_, buffer.emptied,
-                              buffer.filled};
+    const std::array after = {fence_of(copy.streams), buffer.emptied, buffer.filled};
     to_host_.come_after(after, 0);
     return Status();
 }

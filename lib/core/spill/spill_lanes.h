@@ -45,8 +45,8 @@ public:
     // A call of the engine begins. Finds out, without a wait, which copies of helpers are right.
     void begin_call();
 
-    // Queues the copy into the host buffer, after the work that is on the copy's stream now, and after the last copy
-    // out of the buffer. Numbers the copy.
+    // Queues the copy into the host buffer, after the work that is on the copy's streams now, and after the last
+    // copy out of the buffer. Numbers the copy.
     Queued out(SavedCopy& copy);
     // Has the copies that come back wait for the work that is on `stream` now.
     Status come_back_after(sh_stream stream);
@@ -83,6 +83,8 @@ public:
 
 private:
     Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);
+    Status leave_after(const StreamSet& streams);
+    sh_backend_event fence_of(const StreamSet& streams) const { return streams.size() ? leaves_after_ : 0; }
     Status in_pieces(HelpedLane& lane, Trust& trust, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
                      bool* doubtful);
     Status ask_whether_captures(sh_stream stream);

@@ -138,10 +138,9 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
 
 Status Spiller::share(SavedCopy& copy, uint64_t offset, sh_stream stream, uint32_t flags, sh_ticket* out) {
     make_room_for_one(named_);
-    const sh_ticket ticket = copies_.add_ticket(copy, offset);
+    const sh_ticket ticket = copies_.add_ticket(copy, offset, stream);
     counters_.saved++;
     counters_.shared++;
-    copy.stream = stream;  // that of the tickets before may end with them
     if (flags & SH_SPILL_KEEP && copy.is_on_device()) copies_.move(copy, Where::staying);
     const bool has_left = copy.where == Where::away || copy.where == Where::leaving;
     if (has_left) counters_.spilled++;
@@ -371,9 +370,18 @@ Status Spiller::release(sh_ticket ticket) {
     SH_TRY(find(ticket, &found));
     make_room_for_one(doubtful_);  // before anything changes
     if (--found->references) return Status();
+    leave_streams(*found);
     const bool named = found->named;
     std::unique_ptr<SavedCopy> ended = copies_.remove_ticket(ticket);
     return ended ? end_copy(std::move(ended), named) : Status();
+}
+
+// The stream of the ticket may be gone when the copy ends. So it waits now for a copy that uses the engine's memory,
+// unless another ticket keeps it in the set.
+void Spiller::leave_streams(const Ticket& ticket) {
+    SavedCopy& copy = *ticket.copy;
+    if (!copy.streams.leave(ticket.stream) || !copy.buffer || !copy.is_on_device() || copy.doubtful) return;
+    copy.doubtful = !lanes_.wait_for_out(copy, ticket.stream).ok();
 }
 
 Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
@@ -392,16 +400,15 @@ Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
     return status.ok() ? forgotten : status;
 }
 
-// Makes the streams wait for copies that use the engine's memory. The pool's own memory is reused in the order of the
-// lanes, and not before a helper that has failed writes it no more. Memory that is not pinned, which no helper writes,
-// goes back to the system now.
+// Makes the streams wait for copies that use the engine's memory, as those of the tickets do already. The pool's own
+// memory is reused in the order of the lanes, and not before a helper that has failed writes it no more. Memory that is
+// not pinned, which no helper writes, goes back to the system now.
 Status Spiller::let_go(const SavedCopy& copy, bool named) {
     Status status;
     const auto wait = [&](Status waited) {
         if (status.ok()) status = waited;
     };
     if (copy.doubtful) return lanes_.settle();
-    if (copy.is_on_device()) wait(lanes_.wait_for_out(copy, copy.stream));
     // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
     if (!copy.is_on_device() && !named && !copy.has_left) wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
     if (copy.prefetch.address) wait(lanes_.wait_for_back(copy, copy.prefetch.stream));

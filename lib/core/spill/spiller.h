@@ -85,6 +85,7 @@ private:
     Status bring_back(SavedCopy& copy, uint64_t address);
     Status join(SavedCopy& copy, uint64_t address, sh_stream stream);
     void end_prefetch(SavedCopy& copy);
+    void leave_streams(const Ticket& ticket);
     Status end_copy(std::unique_ptr<SavedCopy> copy, bool named);
     Status let_go(const SavedCopy& copy, bool named);
     void ask_for_help();
