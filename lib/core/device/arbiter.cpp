@@ -56,18 +56,18 @@ uint64_t Arbiter::within_reach() const {
 // Pages beyond reach cannot be used for growth. Pages that are claimed for certain count as present.
 uint64_t Arbiter::there() const { return std::max(total_ - headroom_, within_reach()); }
 
-// Includes the tenant's own workspace, because its engine takes that memory.
-uint64_t Arbiter::taken_by_others(const Member& self) const {
-    uint64_t taken = 0;
+// Includes the tenant's own workspace, because its engine takes that memory. Without a tenant: taken by all.
+uint64_t Arbiter::taken_besides(const Member* self) const {
+    uint64_t taken = lent_;
     for (const Member& m : members_) {
-        if (&m != &self) taken += m.granted;
+        if (&m != self) taken += m.granted;
         if (m.guest_depth) taken += m.guest.workspace_pages;
     }
     return taken;
 }
 
-uint64_t Arbiter::available(const Member& self) const {
-    const uint64_t taken = taken_by_others(self);
+uint64_t Arbiter::available(const Member* self) const {
+    const uint64_t taken = taken_besides(self);
     return taken < there() ? there() - taken : 0;
 }
 
@@ -121,7 +121,7 @@ Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* ex
 }
 
 // The workspace must be free even if the tenant needs no pages for itself.
-bool Arbiter::has_room(const Member& self) const { return taken_by_others(self) + self.share <= there(); }
+bool Arbiter::has_room(const Member& self) const { return taken_besides(&self) + self.share <= there(); }
 
 void Arbiter::make_room(const Tenant& tenant) {
     press(
@@ -188,7 +188,7 @@ Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
     const std::string by_all =
         together > total_ && together > least_pages ? "; all runtimes of the device need " + bytes(together) : "";
     return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + "; of the device's " +
-                                       bytes(total_) + " it can have " + bytes(available(self)) + by_all +
+                                       bytes(total_) + " it can have " + bytes(available(&self)) + by_all +
                                        claimants(&self));
 }
 
@@ -210,7 +210,9 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
         return status;
     }
     write({.change = Change::ask, .tenant = &tenant, .now_ns = now, .needs = &needs});
-    const auto enough = [&] { return available(member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages); };
+    const auto enough = [&] {
+        return available(&member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages);
+    };
     if (press_others && !pressing_here && !enough()) {
         const Unlocked others(lock);
         press(
@@ -226,13 +228,13 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     Member& self = member(tenant);
     // The tenant may go on holding what it holds, up to its share, even if others hold more than theirs. Otherwise two
     // tenants that both have to shrink would wait for each other.
-    const uint64_t pages = std::min({self.share, std::max(available(self), self.granted), needs.wanted_pages});
+    const uint64_t pages = std::min({self.share, std::max(available(&self), self.granted), needs.wanted_pages});
     if (pages < needs.least_pages) {
         // The needs stay known, so that others give back at their next edge.
         const Status busy(SH_ERROR_BUSY, "its share of " + bytes(self.share) +
                                              " becomes free when other runtimes end their steps "
                                              "and views; now it can have " +
-                                             bytes(std::max(available(self), self.granted)) + ", but it needs " +
+                                             bytes(std::max(available(&self), self.granted)) + ", but it needs " +
                                              bytes(needs.least_pages) + claimants(&self));
         const Status status = self.share < needs.least_pages ? refuse(self, needs.least_pages) : busy;
         write({.change = Change::grant, .tenant = &tenant, .pages = pages, .status = status.code()});
@@ -301,7 +303,7 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
     const uint64_t pages = to_hold(self);
     if (pages <= self.granted || !self.runs) return pages < self.granted;
     // There is more memory to be had, or others can be asked for it.
-    return available(self) > self.granted || std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
+    return available(&self) > self.granted || std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
                return &m != &self && m.granted > m.share;
            });
 }

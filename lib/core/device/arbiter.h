@@ -95,6 +95,11 @@ public:
     // Returns true for the last end, which leaves the tenant without a claim.
     bool end_guest(Tenant& tenant) noexcept;
 
+    // Lends up to `most` of the pages that no tenant may hold now, for a moment. Returns 0 if fewer than `least` are
+    // there. Tenants that ask meanwhile have so much less.
+    uint64_t lend(uint64_t least, uint64_t most) noexcept;
+    void take_back(uint64_t pages) noexcept;
+
     uint64_t total_pages() const;
     // Returns SH_ERROR_BUDGET without any change if the needed, protected, reserved and lent pages do not fit.
     Status set_total(uint64_t pages);
@@ -212,8 +217,8 @@ private:
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
     uint64_t within_reach() const;
     uint64_t there() const;
-    uint64_t taken_by_others(const Member& member) const;
-    uint64_t available(const Member& member) const;
+    uint64_t taken_besides(const Member* member) const;
+    uint64_t available(const Member* member) const;
     bool has_room(const Member& member) const;
     uint64_t needed_together(const Member& self, uint64_t least_pages) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
@@ -232,6 +237,7 @@ private:
     std::vector<Member> members_;
     uint64_t total_ = 0;
     uint64_t present_ = UINT64_MAX;
+    uint64_t lent_ = 0;      // pages that are lent for a moment
     uint64_t lost_ = 0;      // pages that tenants have not given back when they left
     uint64_t headroom_ = 0;  // of the whole budget, whether or not it is within reach
     bool overdue_ = false;   // a division failed because host memory was too short

@@ -1,4 +1,4 @@
-// Claims beyond what runtimes need to run: reservations and guests.
+// Claims beyond what runtimes need to run: reservations, guests, and loans for a moment.
 #include <algorithm>
 #include <utility>
 
@@ -116,6 +116,19 @@ bool Arbiter::end_guest(Tenant& tenant) noexcept {
     }
     write({.change = Change::guest_end, .tenant = &tenant, .now_ns = now});
     return last;
+}
+
+uint64_t Arbiter::lend(uint64_t least, uint64_t most) noexcept {
+    std::lock_guard lock(mutex_);
+    const uint64_t pages = std::min(most, available(nullptr));
+    if (pages < least) return 0;
+    lent_ += pages;
+    return pages;
+}
+
+void Arbiter::take_back(uint64_t pages) noexcept {
+    std::lock_guard lock(mutex_);
+    lent_ -= pages;
 }
 
 }  // namespace stagehand::core

@@ -41,14 +41,15 @@ public:
     transfer::Lanes& lanes() { return lanes_; }
     Links& links() { return links_; }
     BriefLoans& brief_loans() { return brief_loans_; }
-    // Does work that needs a part of the budget. If there is too little, it waits for what is lent for a moment, and
-    // tries again.
+    // Does work that needs a part of the budget. If there is too little now, it waits for what is lent for a moment,
+    // and tries again.
     template <class Work>
     Status retry_after_loans(Work&& work) {
         for (;;) {
             const uint64_t before = brief_loans_.ended();
             Status status = work();
-            if (status.code() != SH_ERROR_BUDGET || !brief_loans_.wait(before)) return status;
+            const bool short_now = status.code() == SH_ERROR_BUDGET || status.code() == SH_ERROR_BUSY;
+            if (!short_now || !brief_loans_.wait(before)) return status;
         }
     }
     // The names of the devices that help this one, as its options say: those that are open and consent, if they say
@@ -59,10 +60,11 @@ public:
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
-    // The speed from host to device: as set by the options, as known to the backend, or measured now.
-    Status link(double* bytes_per_ns);
-    // Measures how fast the device unpacks, if that is not known and there is memory for it now.
-    Status measure_unpacking();
+    // The speed from host to device: as set by the options, as known to the backend, or measured now with at most
+    // `most_pages`. It is assumed if there is no memory to measure with.
+    Status link(uint64_t most_pages, double* bytes_per_ns);
+    // Measures how fast the device unpacks, if that is not known and these pages suffice and are there now.
+    Status measure_unpacking(uint64_t most_pages);
     // The time for a byte of contents. 0: not known, or the device does not unpack.
     double unpack_ns_per_byte() const { return unpack_ns_per_byte_.load(std::memory_order_relaxed); }
     bool link_is_given() const { return link_is_given_; }  // by the options
@@ -90,7 +92,7 @@ public:
 
 private:
     void take_note(uint64_t free, uint64_t total);
-    Status measure_link(double* bytes_per_ns);
+    Status measure_link(uint64_t most_pages, double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
     void set_link(double bytes_per_ns);
 

@@ -20,7 +20,7 @@ Helpers::~Helpers() {
     if (!rest().ok()) lose_all();
 }
 
-Status Helpers::open(const std::string& purpose) {
+Status Helpers::open(const std::string& purpose, uint64_t most_pages) {
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
     std::erase_if(names, [&](const std::string& name) {
@@ -29,7 +29,7 @@ Status Helpers::open(const std::string& purpose) {
     });
     if (names.empty()) return Status();
     double own_link = 0;
-    (void)device_.link(&own_link).ok();  // nobody helps before it is known
+    (void)device_.link(most_pages, &own_link).ok();  // nobody helps before it is known
     SH_TRY(bond_.open(device_.lanes()));
     for (const std::string& name : names) {
         const Status status = no_throw([&] { return add(name, purpose); });
@@ -46,7 +46,7 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
     SH_TRY(Device::open(name.c_str(), options, &device));
     Helper helper;
     helper.name = name;
-    SH_TRY(device->link(&helper.link));
+    SH_TRY(device->link(UINT64_MAX, &helper.link));
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
     helper.buffer = std::make_unique<RelayBuffer>(

@@ -26,7 +26,8 @@ public:
 
     // Opens the devices that the device's options name. One that cannot be opened is left out, and the log has the
     // reason. May be repeated: it then opens those that consent since. `purpose`: what the copies are for, for the log.
-    Status open(const std::string& purpose);
+    // `most_pages`: that may be used to measure the link of the device.
+    Status open(const std::string& purpose, uint64_t most_pages = UINT64_MAX);
     bool any() const { return !all_.empty(); }
     transfer::Bond& bond() { return bond_; }
     const transfer::Bond& bond() const { return bond_; }

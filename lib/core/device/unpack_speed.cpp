@@ -1,16 +1,18 @@
 // The measurement of unpacking. It is done once, when a runtime has packed tensors that the device could unpack.
+#include <algorithm>
+
 #include "base/log.h"
-#include "core/device/device.h"
+#include "core/device/page_loan.h"
 #include "core/memory/unpack_memory.h"
 
 namespace stagehand::core {
 
-Status Device::measure_unpacking() {
+Status Device::measure_unpacking(uint64_t most_pages) {
     std::lock_guard lock(mutex_);  // only one caller measures at a time
     if (!backend_->unpacks() || unpacks_not_ || unpack_ns_per_byte_ > 0) return Status();
-    const uint64_t most = arbiter_.pages_to_hold(), held = pool_.used_bytes() / page_bytes();
-    const uint64_t pages = UnpackMemory::pages_for(most, page_bytes());
-    if (!pages || held + pages > most) return Status();  // another time
+    const uint64_t pages = UnpackMemory::pages_for(std::min(most_pages, arbiter_.pages_to_hold()), page_bytes());
+    const PageLoan loan(*this, pages, pages);
+    if (!loan.pages()) return Status();  // another time
     UnpackMemory memory(*backend_, pool_, lanes_);
     double rate = 0;
     UnpackPlan plan;
@@ -18,7 +20,6 @@ Status Device::measure_unpacking() {
     Status status = memory.take(plan);
     if (status.ok()) status = memory.unpacker().measure(&rate);
     const Status freed = memory.free();
-    (void)pool_.trim(0).ok();  // the plan that follows may want less
     if (status.code() == SH_ERROR_UNSUPPORTED) {
         unpacks_not_ = true;
         log_line(SH_LOG_INFO, "%s: the host unpacks packed weights: %s", name_.c_str(), status.text());

@@ -106,7 +106,7 @@ Status Blocks::replace_sources(sh_block id, std::span<const sh_segment> segments
 }
 
 // The most that the runtime can have.
-uint64_t Blocks::budget_pages() const { return std::min(parts_.device->arbiter().total_pages(), plan_.max_pages()); }
+uint64_t Blocks::budget_pages() const { return std::min(parts_.device->arbiter().total_pages(), parts_.max_pages); }
 
 Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(parts_.gate.usable());

@@ -34,7 +34,7 @@ std::string BudgetRefusal::asked_for_by(uint32_t unit, uint64_t least_pages) con
 // The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be packed into larger
 // units than now.
 uint64_t BudgetRefusal::smallest_budget(uint64_t least_pages) const {
-    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), max_pages_));
+    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), parts_.max_pages));
     if (Registry::pack_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
     std::vector<uint64_t> sizes;
     for (const Unit& unit : parts_.registry.units())
@@ -55,9 +55,9 @@ Status BudgetRefusal::of_plan(const Needs& needs, uint32_t asks, const Status& r
     const std::string smallest = " is too small: the smallest that works is " +
                                  exact_size_text(smallest_budget(needs.least_pages) * page) +
                                  asked_for_by(asks, needs.least_pages);
-    if (needs.least_pages > max_pages_)
-        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " + exact_size_text(max_pages_ * page) +
-                                           " in whole pages," + smallest);
+    if (needs.least_pages > parts_.max_pages)
+        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " +
+                                           exact_size_text(parts_.max_pages * page) + " in whole pages," + smallest);
     const char* const of = needs.least_pages > parts_.device->arbiter().total_pages() ? "" : " that is left to it";
     return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": the budget" + of + smallest + " (" + reason.text() + ")");
 }

@@ -15,9 +15,9 @@ namespace stagehand::core {
 
 class BudgetRefusal {
 public:
-    // `outside` is the part of the needs that is for units outside the order, and `max_pages` the ceiling on the share.
-    BudgetRefusal(Parts& parts, const Planner::Limits& limits, const policy::OutsideNeeds& outside, uint64_t max_pages)
-        : parts_(parts), limits_(limits), outside_(outside), max_pages_(max_pages) {}
+    // `outside` is the part of the needs that is for units outside the order.
+    BudgetRefusal(Parts& parts, const Planner::Limits& limits, const policy::OutsideNeeds& outside)
+        : parts_(parts), limits_(limits), outside_(outside) {}
 
     // `asks` is the unit that needs most, or kNone. `reason` is what the arbiter said.
     Status of_plan(const Needs& needs, uint32_t asks, const Status& reason) const;
@@ -31,7 +31,6 @@ private:
     Parts& parts_;
     const Planner::Limits limits_;
     const policy::OutsideNeeds outside_;
-    const uint64_t max_pages_;
 };
 
 }  // namespace stagehand::core

@@ -4,9 +4,11 @@
 
 namespace stagehand::core {
 
-Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_t tag, std::mutex& mutex)
+Parts::Parts(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes, std::string name, uint16_t tag,
+             std::mutex& mutex)
     : tenant(self),
       device(std::move(on)),
+      max_pages(max_bytes ? max_bytes / device->page_bytes() : UINT64_MAX),
       gate(mutex, std::move(name), stats),
       events(device->backend()),
       streams(device->backend(), events),

@@ -2,6 +2,7 @@
 // class calls which.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,10 +36,14 @@
 namespace stagehand::core {
 
 struct Parts {
-    Parts(Tenant& tenant, std::shared_ptr<Device> device, std::string name, uint16_t tag, std::mutex& mutex);
+    // `max_bytes`: the runtime's own limit. 0: none.
+    Parts(Tenant& tenant, std::shared_ptr<Device> device, uint64_t max_bytes, std::string name, uint16_t tag,
+          std::mutex& mutex);
 
     BackendDevice& backend() const { return device->backend(); }
     uint64_t page_bytes() const { return device->page_bytes(); }
+    // The pages that the runtime may have beside those that it holds.
+    uint64_t pages_left() const { return max_pages - std::min(max_pages, placement.pages()); }
     // Returns the failure of a write-back that nobody waited for, or that of a helper's copy, once.
     Status late_failure();
     // The same. The runtime is lost if device memory cannot be trusted any more.
@@ -52,6 +57,7 @@ struct Parts {
 
     Tenant& tenant;  // the runtime, as the device's arbiter knows it
     const std::shared_ptr<Device> device;
+    const uint64_t max_pages;  // the ceiling on the share
     sh_runtime_stats stats = {};
     Gate gate;
     EventPool events;

@@ -22,7 +22,6 @@ PlanInForce::PlanInForce(Parts& parts, const Protections& protections, const sh_
     : parts_(parts),
       protections_(protections),
       max_held_(std::max(1u, options.max_held)),
-      max_pages_(options.max_bytes ? options.max_bytes / parts.device->page_bytes() : UINT64_MAX),
       unordered_pages_(options.unordered_bytes / parts.device->page_bytes() +
                        (options.unordered_bytes % parts.device->page_bytes() != 0)),
       share_wait_ns_(options.share_wait_ns),
@@ -39,7 +38,7 @@ Needs PlanInForce::needs_with_curve(const Planner::Limits& limits, uint32_t* out
     uint32_t asks = kNone;
     Needs needs = planner_.needs(parts_.order, limits, out_unit ? out_unit : &asks);
     needs.curve = planner_.curve(parts_.order, limits, needs);
-    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
+    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, parts_.max_pages, trimmed_to_}));
     return needs;
 }
 
@@ -299,14 +298,15 @@ Status PlanInForce::put_into_force(const Planner::Result& result, Lock& lock) {
 
 // No event tells when a step of another runtime has ended. So this call asks again, at growing intervals.
 Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
-    if (needs.least_pages > max_pages_) return Status(SH_ERROR_BUDGET);
+    if (needs.least_pages > parts_.max_pages) return Status(SH_ERROR_BUDGET);
     Patience patience(press ? share_wait_ns_ : 0);
     for (;;) {
         // Without the mutex: other runtimes may be asked to give memory back, and each of them needs its own mutex for
         // that.
         const Status status = unlocked(lock, [&] {
             parts_.device->notice_free_memory(true);
-            return parts_.device->arbiter().request(parts_.tenant, needs, press, out_pages);
+            return parts_.device->retry_after_loans(
+                [&] { return parts_.device->arbiter().request(parts_.tenant, needs, press, out_pages); });
         });
         SH_TRY(parts_.gate.usable());
         if (status.code() != SH_ERROR_BUSY || patience.is_over()) return status;
@@ -314,9 +314,7 @@ Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_
     }
 }
 
-BudgetRefusal PlanInForce::refusal(const Planner::Limits& limits) const {
-    return {parts_, limits, planner_.outside(), max_pages_};
-}
+BudgetRefusal PlanInForce::refusal(const Planner::Limits& limits) const { return {parts_, limits, planner_.outside()}; }
 
 // Writes the compute times that were measured in the last step into the order.
 void PlanInForce::read_times() {
@@ -363,7 +361,7 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
 // SH_ERROR_BUDGET: the planner has found no plan. It is asked again with fewer kinds of step.
 Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
-    if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking());
+    if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking(parts_.pages_left()));
     Planner::Limits with = limits();
     with.changing = changing_units();
     // Also before the order is known: later there may be no free page to measure with.
@@ -439,7 +437,8 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     };
     const bool taken = parts_.order.take_up(parts_.registry.units().size());
     const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
-    if (parts_.registry.has_packed_tensors() && !parts_.gate.is_away()) SH_TRY(parts_.device->measure_unpacking());
+    if (parts_.registry.has_packed_tensors() && !parts_.gate.is_away())
+        SH_TRY(parts_.device->measure_unpacking(parts_.pages_left()));
     Planner::Limits with = limits();
     with.changing = changing_units();
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
@@ -451,7 +450,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     const Needs needs = planner_.needs(parts_.order, with, &asks);
     const uint64_t whole =
         options.budget_bytes ? options.budget_bytes / parts_.page_bytes() : parts_.device->arbiter().total_pages();
-    const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
+    const uint64_t share = std::min({whole, needs.wanted_pages, parts_.max_pages});
     const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * parts_.page_bytes();
     if (share < needs.least_pages) return refusal(with).of_trial(asked, needs, asks);
     return planner_.make(parts_.order, with, share, out);

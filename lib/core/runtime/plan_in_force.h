@@ -78,7 +78,6 @@ public:
         planner_.set_mix({});
     }
 
-    uint64_t max_pages() const { return max_pages_; }  // the ceiling on the share
     // What the runtime needs of the device.
     Needs needs();
     // Tells the arbiter how many of the pages that the runtime holds now are protected.
@@ -119,7 +118,6 @@ private:
     Parts& parts_;
     const Protections& protections_;
     const uint32_t max_held_;
-    const uint64_t max_pages_;
     const uint64_t unordered_pages_;  // as the engine asked for; 0: automatic
     const uint64_t share_wait_ns_;
     Planner planner_;

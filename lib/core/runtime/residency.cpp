@@ -63,7 +63,7 @@ Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock)
         if (!plan_.exists()) SH_TRY(plan_.change(lock, true));
         pages = plan_.result().pages();
     }
-    pages = std::min(pages, plan_.max_pages());  // the runtime never takes more, and the rest would be lost to all
+    pages = std::min(pages, parts_.max_pages);  // the runtime never takes more, and the rest would be lost to all
     SH_TRY(without_mutex(lock, [&] {
         parts_.device->notice_free_memory(true);
         SH_TRY(parts_.device->arbiter().reserve(parts_.tenant, pages, priority));
@@ -95,7 +95,7 @@ Status Residency::guest_begin(const sh_guest_options& options, Lock& lock) {
     GuestTerms terms;
     terms.least_pages = needs.least_pages;
     terms.pages = std::min(options.bytes ? pages_of(options.bytes) : needs.wanted_pages,
-                           std::max(plan_.max_pages(), needs.least_pages));
+                           std::max(parts_.max_pages, needs.least_pages));
     terms.asked_pages = options.bytes ? terms.pages : 0;
     terms.workspace_pages = pages_of(options.workspace_bytes);
     terms.shrink = options.flags & SH_GUEST_SHRINK;

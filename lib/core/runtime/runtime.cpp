@@ -20,7 +20,7 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
     : thread_handle_(device->backend().thread_handle()),
-      parts_(*this, std::move(device), choose_name(options, tag_.value()), tag_.value(), mutex),
+      parts_(*this, std::move(device), options.max_bytes, choose_name(options, tag_.value()), tag_.value(), mutex),
       clearance_(parts_),
       views_(parts_, clearance_),
       protections_(parts_),
@@ -40,7 +40,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
-    SH_TRY(runtime->parts_.helpers.open(runtime->name()));
+    SH_TRY(runtime->parts_.helpers.open(runtime->name(), runtime->parts_.max_pages));
     if (runtime->parts_.helpers.any()) {
         SH_TRY(runtime->parts_.loader.set_helpers(&runtime->parts_.helpers));
         runtime->parts_.unpack_memory.unpacker().set_bond(&runtime->parts_.helpers.bond());

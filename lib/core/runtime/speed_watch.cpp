@@ -25,7 +25,7 @@ bool apart(double one, double other) { return std::fabs(one - other) > kLinksApa
 
 Status SpeedWatch::link(double* bytes_per_ns) const {
     *bytes_per_ns = link_;
-    if (link_ <= 0) SH_TRY(parts_.device->link(bytes_per_ns));
+    if (link_ <= 0) SH_TRY(parts_.device->link(parts_.pages_left(), bytes_per_ns));
     *bytes_per_ns += parts_.helpers.speed();
     return Status();
 }

@@ -89,15 +89,52 @@ TEST(Budget, small_blocks_are_not_packed_beyond_a_part_of_it) {
     EXPECT_LE(device.memory().peak_bytes, 7 * kPage);
 }
 
-// The library measures the link with more memory than the model may have.
-TEST(Budget, a_model_with_a_ceiling_leaves_the_rest_of_the_device_alone) {
-    TestDevice device({.budget_bytes = 100 * kPage});
+// The library measures the link before the first plan, with memory that counts too.
+TEST(Budget, a_model_with_a_ceiling_leaves_the_rest_of_the_device_alone_at_every_moment) {
+    DeviceSettings unmeasured{.budget_bytes = 100 * kPage};
+    unmeasured.link_bytes_per_second = 0;
+    TestDevice device(unmeasured);
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     options.max_bytes = 8 * kPage;
     Model model(device, equal_blocks(10, 3 * kPage), options);
     SUCCEEDS(model.schedule(forward(10)));
-    SUCCEEDS(model.step(forward(10)));
-    EXPECT_LE(device.memory().used_bytes, 8 * kPage);
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(10)));
+    EXPECT_NE(model.plan().link_bytes_per_second, 16'000'000'000u) << "what is taken where nothing could be measured";
+    EXPECT_LE(device.memory().peak_bytes, 8 * kPage);
+    if (!on_host_backend()) return;
+    for (const host::MemoryStatistics& host : host::all_memory_statistics()) EXPECT_LE(host.peak_bytes, 8 * kPage);
+}
+
+// Models and memory of sh_alloc() come in several threads while the link is measured.
+TEST(Budget, holds_while_the_link_is_measured_beside_others) {
+    if (!on_host_backend()) GTEST_SKIP() << "the test needs a device whose size it can choose";
+    for (int round = 0; round < 20; round++) {
+        DeviceSettings unmeasured{.options = "capacity=4MiB;staging_piece=16KiB;poison=1", .budget_bytes = 640 * kPage};
+        unmeasured.link_bytes_per_second = 0;
+        TestDevice device(unmeasured);
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 2; i++)
+            threads.emplace_back([&device] {
+                sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+                options.share_wait_ns = UINT64_MAX;
+                Model model(device, equal_blocks(10, 40 * kPage), options);
+                SUCCEEDS(model.schedule(forward(10)));
+                for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(10)));
+                EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+            });
+        threads.emplace_back([&device] {
+            const sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+            uint64_t address = 0;
+            sh_status status = SH_ERROR_BUSY;
+            while (status == SH_ERROR_BUSY) status = sh_alloc(device.get(), 300 * kPage, &options, &address);
+            SUCCEEDS(status);
+            SUCCEEDS(sh_free(device.get(), address));
+        });
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_LE(device.memory().peak_bytes, 640 * kPage);
+        for (const host::MemoryStatistics& host : host::all_memory_statistics())
+            EXPECT_LE(host.peak_bytes, 640 * kPage) << "round " << round;
+    }
 }
 
 TEST(Budget, moves_between_steps) {

@@ -210,3 +210,16 @@ def test_models_of_the_cpu_by_other_names(net, tokens):
     for device in ("cpu", torch.device("cpu")):
         with st.stream(net, device, budget="50%"):
             assert torch.equal(net(tokens)["logits"], want)
+
+
+# A device of one's own measures its link before the first step, and plans anew in the next ones.
+@pytest.mark.parametrize("budget", ["25%", "60%", "100%"])
+def test_the_device_never_holds_more_than_the_budget(budget):
+    net = nn.Sequential(*(nn.Linear(600, 600) for _ in range(8))).requires_grad_(False)
+    x = torch.randn(2, 600)
+    with torch.no_grad():
+        want = net(x)
+        with st.stream(net, "host", budget=budget) as streamed:
+            for _ in range(4):
+                assert torch.equal(net(x), want)
+            assert 0 < streamed.device.memory().peak_bytes <= bytes_of(budget, size_of(net))
