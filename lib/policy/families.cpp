@@ -44,6 +44,8 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     }
     if (family == Family::tails)
         want_tails(streamed);
+    else if (family == Family::few)
+        want_few(streamed, cap);
     else if (!find_level(family, streamed, ring))
         return std::nullopt;
     round_parts(whole_family);
@@ -87,6 +89,7 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
         case Family::rare_level:
         case Family::rare_paced:
         case Family::tails:
+        case Family::few:
         case Family::whole_units: {
             double sum = 0;
             for (size_t k = 0; k < count; k++) {
@@ -171,18 +174,20 @@ double PartsMaker::highest_level(Family family, uint32_t ring) const {
 double PartsMaker::slope(Family family, size_t place) const {
     if (family == Family::by_size) return shape_.pages[shape_.order[place]];
     // A unit without compute still gets a little, or its level would be infinite.
-    if (family == Family::by_compute || family == Family::whole_units) return link_pages_[place] + 1e-3;
+    if (family == Family::by_compute || family == Family::whole_units || family == Family::few)
+        return link_pages_[place] + 1e-3;
     return 1;
+}
+
+uint64_t PartsMaker::tail(size_t place) const {
+    const uint32_t u = shape_.order[place];
+    return shape_.link_bytes_of_pages(u, shape_.pages[u] - 1, 1);
 }
 
 void PartsMaker::want_tails(uint64_t streamed) {
     std::vector<uint32_t> places;
     for (uint32_t k = 0; k < most_.size(); k++)
         if (most_[k] && !shape_.problem->units[shape_.order[k]].whole) places.push_back(k);
-    auto tail = [&](uint32_t place) {
-        uint32_t u = shape_.order[place];
-        return shape_.link_bytes_of_pages(u, shape_.pages[u] - 1, 1);
-    };
     std::stable_sort(places.begin(), places.end(), [&](uint32_t a, uint32_t b) { return tail(a) < tail(b); });
     std::fill(wanted_.begin(), wanted_.end(), 0.0);
     for (uint32_t place : places) {
@@ -190,6 +195,34 @@ void PartsMaker::want_tails(uint64_t streamed) {
         wanted_[place] = 1;
         streamed--;
     }
+}
+
+// Where a copy costs more for itself than for its bytes, few copies of many pages are faster than many of a page. A
+// step then has time for each between two uses of units that stream.
+void PartsMaker::want_few(uint64_t streamed, uint32_t cap) {
+    const auto count = static_cast<uint32_t>(most_.size());
+    uint32_t groups = static_cast<uint32_t>(std::min<uint64_t>((streamed + cap - 1) / cap, count));
+    while (want_from(groups) < streamed && groups < count) groups = std::min(count, groups + 1 + groups / 16);
+}
+
+// Divides the units into groups that follow each other and compute equally long. One unit of each group streams: the
+// one with the largest part, and of equal ones the one whose last page holds the fewest bytes. Returns the pages.
+uint64_t PartsMaker::want_from(uint32_t groups) {
+    std::fill(wanted_.begin(), wanted_.end(), 0.0);
+    double all = 0, before = 0;
+    for (size_t k = 0; k < most_.size(); k++) all += slope(Family::few, k);
+    uint64_t pages = 0;
+    for (size_t k = 0; k < most_.size();) {
+        const auto group = static_cast<uint32_t>(before * groups / all);
+        size_t best = k;
+        for (; k < most_.size() && static_cast<uint32_t>(before * groups / all) == group; k++) {
+            if (most_[k] > most_[best] || (most_[k] == most_[best] && tail(k) < tail(best))) best = k;
+            before += slope(Family::few, k);
+        }
+        wanted_[best] = most_[best];
+        pages += most_[best];
+    }
+    return pages;
 }
 
 // Rounds to pages, and to nothing or all for a unit that is not divided. The sum up to any use stays right.

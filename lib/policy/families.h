@@ -20,12 +20,13 @@ enum class Family : uint8_t {
     by_size,      // in proportion to size
     by_compute,   // in proportion to compute time
     tails,        // last pages, first of the units whose last pages hold the fewest bytes
+    few,          // the fewest units, each with all pages that the ring takes, spread evenly over the step
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
 inline constexpr Family all_families[] = {
-    Family::rare_level, Family::rare_paced, Family::level,      Family::filled, Family::paced,
-    Family::half_paced, Family::by_size,    Family::by_compute, Family::tails,  Family::whole_units,
+    Family::rare_level, Family::rare_paced, Family::level, Family::filled, Family::paced,       Family::half_paced,
+    Family::by_size,    Family::by_compute, Family::tails, Family::few,    Family::whole_units,
 };
 
 class PartsMaker {
@@ -52,7 +53,10 @@ private:
     double highest_level(Family family, uint32_t ring) const;
     double want(Family family, double level, uint32_t ring);
     bool find_level(Family family, uint64_t streamed, uint32_t ring);
+    uint64_t tail(size_t place) const;  // the bytes of the unit's last page that are copied
     void want_tails(uint64_t streamed);
+    void want_few(uint64_t streamed, uint32_t cap);
+    uint64_t want_from(uint32_t groups);
     void round_parts(bool indivisible);
     void grow(uint64_t missing);
     void shrink(uint64_t surplus);

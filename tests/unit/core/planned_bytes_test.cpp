@@ -1,6 +1,7 @@
 // The byte figures of plans: bytes that the link carries, bytes that need memory, and bytes of pages that no block
 // covers.
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "../../stress/scale.h"
@@ -226,6 +227,30 @@ TEST(ComputeTimes, are_those_of_the_streams) {
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(4), stream, 5'000'000));
     EXPECT_GE(model.plan().compute_ns, 10'000'000u);
     device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// A budget of as many bytes as the blocks have lacks only the pages that the ends of blocks do not fill.
+TEST(PlannedBytes, of_a_model_that_lacks_its_padding_are_few) {
+    if (!on_host_backend()) GTEST_SKIP() << "the test needs a known cost of a copy";
+    std::mt19937 random(1);
+    std::vector<uint64_t> sizes(204);
+    for (uint64_t& size : sizes) size = 2 * kPage + random() % (41 * kPage);
+    const auto all = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+    DeviceSettings settings{.budget_bytes = all};
+    settings.link_bytes_per_second = 10'000'000'000;
+    TestDevice device(settings);
+    Model model(device, blocks_of(sizes));
+    SUCCEEDS(model.schedule(forward(sizes.size()), 500));
+    for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(sizes.size())));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    const uint64_t before = model.stats().bytes_to_device;
+    SUCCEEDS(model.step(forward(sizes.size())));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(model.stats().bytes_to_device - before, model.plan().bytes_per_step);
+    EXPECT_LE(model.plan().bytes_per_step, all / 30);
+    EXPECT_LE(model.plan().step_ns, model.plan().compute_ns * 11 / 10);
+    EXPECT_LE(device.memory().peak_bytes, all);
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 

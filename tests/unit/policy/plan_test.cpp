@@ -49,6 +49,35 @@ Plan checked_plan(const Case& c) {
     return plan;
 }
 
+// A budget of a small model's bytes lacks only the pages that padding takes. A copy costs more for itself than for a
+// few pages, so the best are few copies of many pages if the computing is short, and many of few bytes if it hides
+// them.
+TEST(Plan, AModelThatLacksItsPaddingStreamsLittle) {
+    std::mt19937 random(1);
+    Case c;
+    c.page_bytes = 4096;
+    c.link = 10;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < 204; i++) {
+        c.units.push_back({8192 + random() % 170000});
+        c.trace.push_back({i, 0});
+        bytes += c.units[i].bytes;
+    }
+    c.budget_pages = bytes / c.page_bytes;
+    const auto all = static_cast<double>(bytes);
+    const struct { double compute_ns, step_ns, part; } targets[] = {{1e5, 1.1e5, 0.032}, {1e6, 1.003e6, 0.016}};
+    for (const auto& [compute_ns, step_ns, part] : targets)
+        for (const uint64_t latency_ns : {0, 2000, 5000, 10000}) {
+            SCOPED_TRACE(std::to_string(compute_ns) + " ns, each copy " + std::to_string(latency_ns) + " ns");
+            c.latency_ns = latency_ns;
+            for (Use& use : c.trace)
+                use.compute_ns = static_cast<uint64_t>(compute_ns * static_cast<double>(c.units[use.unit].bytes) / all);
+            const Plan plan = checked_plan(c);
+            EXPECT_LE(plan.step_ns, step_ns);
+            EXPECT_LE(static_cast<double>(plan.bytes_per_step), part * all);
+        }
+}
+
 TEST(Plan, EightBillionIsNearTheBounds) {
     Case c = eight_billion();
     const struct { double ratio, most; } targets[] = {{0.25, 1.07}, {1, 1.14}, {4, 1.005}};
