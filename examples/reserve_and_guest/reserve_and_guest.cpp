@@ -69,16 +69,16 @@ void expect(bool holds, const char* what) {
 }
 
 // Lets another model in with `bytes` for its blocks.
-stagehand::Scope let_in(Model& guest, std::uint64_t bytes) {
+stagehand::Scope let_in(Model& model, Model& guest, std::uint64_t bytes) {
     sh_guest_options options = SH_GUEST_OPTIONS_INIT;
     options.bytes = bytes;
-    return guest.runtime.as_guest(options);
+    return model.runtime.as_guest(guest.runtime, options);
 }
 
 // Returns true if there is no room for a guest that needs `bytes`.
-bool refused(Model& guest, std::uint64_t bytes) {
+bool refused(Model& model, Model& guest, std::uint64_t bytes) {
     try {
-        const stagehand::Scope scope = let_in(guest, bytes);
+        const stagehand::Scope scope = let_in(model, guest, bytes);
         return false;
     } catch (const stagehand::Error& error) {
         return error.status() == SH_ERROR_BUDGET;
@@ -98,10 +98,10 @@ void run(const std::string& device_name) {
         const stagehand::Reservation reservation = model.runtime.reserve();
         const std::uint64_t reserved = device.memory().reserved_bytes;
         expect(reserved > 0 && reserved <= kModelMost, "it has reserved the memory that it streams with");
-        expect(refused(guest, kBudget - reserved / 2), "a guest that needs a part of that memory is refused");
+        expect(refused(model, guest, kBudget - reserved / 2), "a guest that needs a part of that memory is refused");
 
         // Guest: the other model has all its layers on the device until the scope ends, and both models work.
-        stagehand::Scope scope = guest.runtime.as_guest();
+        stagehand::Scope scope = model.runtime.as_guest(guest.runtime);
         step(guest);
         step(model);
         step(guest);
@@ -120,11 +120,11 @@ void run(const std::string& device_name) {
     const std::uint64_t held = model.runtime.stats().held_bytes;
     {
         const stagehand::Scope scope = model.runtime.keep_resident();
-        expect(refused(guest, kBudget - held / 2), "a model that is kept resident gives nothing to a guest");
+        expect(refused(model, guest, kBudget - held / 2), "a model that is kept resident gives nothing to a guest");
         expect(model.runtime.stats().held_bytes == held, "it holds as much as before");
     }
     {
-        const stagehand::Scope scope = let_in(guest, kBudget - held / 2);
+        const stagehand::Scope scope = let_in(model, guest, kBudget - held / 2);
         expect(model.runtime.stats().held_bytes < held, "afterwards it gives up a part of it");
         step(model);
     }

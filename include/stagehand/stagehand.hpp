@@ -343,10 +343,10 @@ public:
     Reservation reserve(std::uint64_t bytes = 0, std::uint32_t priority = SH_PRIORITY_PRIMARY) {
         return Reservation(runtime_, bytes, priority);
     }
-    // The runtime may use memory that no runtime has reserved until the scope ends.
-    Scope as_guest(const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
+    // The guest may use memory that no runtime has reserved until the scope ends.
+    Scope as_guest(Runtime& guest, const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
         sh_scope* scope = nullptr;
-        check(sh_guest_begin(runtime_, &options, &scope));
+        check(sh_guest_begin(guest.runtime_, &options, &scope));
         return Scope(scope);
     }
     // Returns the number of bytes that the runtime holds afterwards.

@@ -209,7 +209,7 @@ void residency_ends_by_scope(const sh::Device& device) {
         const sh::Reservation reservation = runtime.reserve(3 * 4096, SH_PRIORITY_SECONDARY);
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.flags = SH_GUEST_SHRINK;
-        const sh::Scope visit = guest.as_guest(options);
+        const sh::Scope visit = runtime.as_guest(guest, options);
         CHECK(runtime.block_info(blocks[0]).protections == 1);
         CHECK(device.memory().reserved_bytes == 3 * 4096 && device.memory().guest_bytes > 0);
         const sh::View view = guest.acquire(visiting[2], SH_STREAM_HOST);

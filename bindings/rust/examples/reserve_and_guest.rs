@@ -60,14 +60,14 @@ impl Model {
         Ok(self.runtime.stats()?.held_bytes)
     }
 
-    /// Lets this model in as a guest, with `bytes` bytes for its blocks. 0 means enough for all its blocks.
-    fn let_in(&self, bytes: u64) -> libstagehand::Result<Scope<'_>> {
-        self.runtime.as_guest(&GuestOptions { bytes, ..Default::default() })
+    /// Lets another model in as a guest, with `bytes` bytes for its blocks. 0 means enough for all its blocks.
+    fn let_in<'a>(&self, guest: &'a Model, bytes: u64) -> libstagehand::Result<Scope<'a>> {
+        self.runtime.as_guest(&guest.runtime, &GuestOptions { bytes, ..Default::default() })
     }
 
-    /// Returns whether there is no room for this model as a guest with `bytes` bytes.
-    fn is_refused(&self, bytes: u64) -> bool {
-        self.let_in(bytes).is_err_and(|error| error.status() == Status::BUDGET)
+    /// Returns whether there is no room for another model as a guest with `bytes` bytes.
+    fn refuses(&self, guest: &Model, bytes: u64) -> bool {
+        self.let_in(guest, bytes).is_err_and(|error| error.status() == Status::BUDGET)
     }
 }
 
@@ -91,10 +91,10 @@ fn run(device_name: &str) -> Result<()> {
     let reservation = model.runtime.reserve(0, Priority::Primary)?;
     let reserved = device.memory()?.reserved_bytes;
     expect(reserved > 0 && reserved <= MODEL_MOST, "it has reserved the memory that it streams with")?;
-    expect(guest.is_refused(BUDGET - reserved / 2), "a guest that needs a part of that memory is refused")?;
+    expect(model.refuses(&guest, BUDGET - reserved / 2), "a guest that needs a part of that memory is refused")?;
 
     // Guest: all layers of the other model are on the device until the scope ends, and both models work.
-    let scope = guest.let_in(0)?;
+    let scope = model.let_in(&guest, 0)?;
     guest.step()?;
     model.step()?;
     guest.step()?;
@@ -112,10 +112,10 @@ fn run(device_name: &str) -> Result<()> {
     model.step()?;
     let held = model.held_bytes()?;
     let scope = model.runtime.keep_resident()?;
-    expect(guest.is_refused(BUDGET - held / 2), "a model that is kept resident gives nothing to a guest")?;
+    expect(model.refuses(&guest, BUDGET - held / 2), "a model that is kept resident gives nothing to a guest")?;
     expect(model.held_bytes()? == held, "it holds as much as before")?;
     scope.end()?;
-    let scope = guest.let_in(BUDGET - held / 2)?;
+    let scope = model.let_in(&guest, BUDGET - held / 2)?;
     expect(model.held_bytes()? < held, "afterwards it gives up a part of it")?;
     model.step()?;
     scope.end()?;

@@ -166,8 +166,8 @@
 //! Steps, scopes, protections and updates do not outlive their runtime.
 //! ```
 //! # use libstagehand::*;
-//! fn visit(guest: Runtime) -> Result<()> {
-//!     let visit = guest.as_guest(&GuestOptions::default())?;
+//! fn visit(runtime: &Runtime, guest: Runtime) -> Result<()> {
+//!     let visit = runtime.as_guest(&guest, &GuestOptions::default())?;
 //!     visit.end()?;
 //!     drop(guest);
 //!     Ok(())
@@ -175,8 +175,8 @@
 //! ```
 //! ```compile_fail,E0505
 //! # use libstagehand::*;
-//! fn visit(guest: Runtime) -> Result<()> {
-//!     let visit = guest.as_guest(&GuestOptions::default())?;
+//! fn visit(runtime: &Runtime, guest: Runtime) -> Result<()> {
+//!     let visit = runtime.as_guest(&guest, &GuestOptions::default())?;
 //!     drop(guest);
 //!     visit.end()?;
 //!     Ok(())

@@ -80,24 +80,24 @@ impl Runtime {
         Ok(Reservation { runtime: self, number: *last })
     }
 
-    /// Lets this runtime use device memory that no runtime has reserved, until the scope ends. The runtime is in no
-    /// step and holds no view. Blocks.
+    /// Lets another runtime, the guest, use device memory that no runtime has reserved, until the scope ends. The guest
+    /// is in no step and holds no view. Blocks.
     ///
     /// # Errors
     /// - [`Status::BUDGET`](crate::Status::BUDGET) if the guest does not fit. The text says what the guest needs and
     ///   which runtimes have reservations.
     /// - [`Status::BUSY`](crate::Status::BUSY) if other runtimes did not give the memory up within `options.wait`.
-    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the runtime is in a step or holds a view, or if it
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the guest is in a step or holds a view, or if it
     ///   has no blocks and `options.bytes` is 0.
-    pub fn as_guest(&self, options: &GuestOptions) -> Result<Scope<'_>> {
+    pub fn as_guest<'a>(&self, guest: &'a Runtime, options: &GuestOptions) -> Result<Scope<'a>> {
         let mut raw = init!(sh_guest_options);
         raw.flags = if options.shrink { sys::SH_GUEST_SHRINK } else { 0 };
         raw.bytes = options.bytes;
         raw.workspace_bytes = options.workspace_bytes;
         raw.wait_ns = options.wait.as_nanos().try_into().unwrap_or(u64::MAX);
         let mut scope = std::ptr::null_mut();
-        // SAFETY: the runtime is alive, and struct_size is set.
-        check(unsafe { sys::sh_guest_begin(self.as_raw(), &raw, &mut scope) })?;
+        // SAFETY: the guest is alive, and struct_size is set.
+        check(unsafe { sys::sh_guest_begin(guest.as_raw(), &raw, &mut scope) })?;
         Ok(Scope { raw: scope, _runtimes: PhantomData })
     }
 

@@ -44,14 +44,14 @@ fn reservations_leave_room_for_guests_or_refuse_them() {
 
     let all = main.reserve(128 * KIB, Priority::Primary).unwrap();
     assert_eq!(device.memory().unwrap().reserved_bytes, 128 * KIB);
-    let refused = guest.as_guest(&GuestOptions::default()).unwrap_err();
+    let refused = main.as_guest(&guest, &GuestOptions::default()).unwrap_err();
     assert_eq!((refused.status(), refused.group()), (Status::BUDGET, Group::Memory));
     assert!(refused.text().contains("main"), "the text should name the runtime that has reserved: {refused}");
     drop(all);
     assert_eq!(device.memory().unwrap().reserved_bytes, 0);
 
     let part = main.reserve(72 * KIB, Priority::Secondary).unwrap();
-    let visit = guest.as_guest(&GuestOptions { bytes: 48 * KIB, ..Default::default() }).unwrap();
+    let visit = main.as_guest(&guest, &GuestOptions { bytes: 48 * KIB, ..Default::default() }).unwrap();
     compare(&guest, &guest_blocks, &guest_wanted);
     compare(&main, &blocks, &wanted);
     assert_eq!(device.memory().unwrap().guest_bytes, 48 * KIB);
@@ -61,7 +61,7 @@ fn reservations_leave_room_for_guests_or_refuse_them() {
 
     // The scope also ends if a failure leaves its block of code.
     let left = || -> Result<()> {
-        let _visit = guest.as_guest(&GuestOptions { shrink: true, ..Default::default() })?;
+        let _visit = main.as_guest(&guest, &GuestOptions { shrink: true, ..Default::default() })?;
         Err(guest.unregister_blocks(&[Block::from_raw(77)]).unwrap_err())
     };
     assert_eq!(status(left()), Status::INVALID_HANDLE);
