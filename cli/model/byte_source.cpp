@@ -15,7 +15,9 @@ namespace stagehand::cli::model {
 
 namespace {
 
-std::string error_text(int error) { return std::generic_category().message(error); }
+[[noreturn]] void refuse(const std::string& path, std::string_view field, std::string_view what, int error) {
+    throw ModelError(path, field, std::string(what) + ": " + std::generic_category().message(error), error);
+}
 
 std::string kind_of(mode_t mode) {
     if (S_ISDIR(mode)) {
@@ -44,21 +46,21 @@ FileSource::FileSource(const std::string& path) : path_(path) {
     }
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
-        throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
+        refuse(path, "file", "cannot be opened", errno);
     }
     check_regular(path, status);
     // Checked again after the open, because another file may have the name by now. O_NONBLOCK, so that a fifo that took
     // the file's place does not hang.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd_ < 0) {
-        throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
+        refuse(path, "file", "cannot be opened", errno);
     }
     const bool known = ::fstat(fd_, &status) == 0;
     if (!known || !S_ISREG(status.st_mode)) {
         const int error = errno;
         ::close(fd_);
         if (!known) {
-            throw ModelError(path, "file", "cannot be examined: " + error_text(error));
+            refuse(path, "file", "cannot be examined", error);
         }
         check_regular(path, status);
     }
@@ -78,7 +80,7 @@ void FileSource::read(std::uint64_t offset, std::span<char> to) {
         }
         const std::string where = "byte " + std::to_string(offset + done);
         if (got < 0) {
-            throw ModelError(path_, where, "cannot be read: " + error_text(errno));
+            refuse(path_, where, "cannot be read", errno);
         }
         if (got == 0) {
             throw ModelError(path_, where,

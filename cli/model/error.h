@@ -14,17 +14,20 @@ namespace stagehand::cli::model {
 // The readers in cli/model throw only this and, if memory runs out, std::bad_alloc.
 class ModelError : public std::runtime_error {
 public:
-    ModelError(std::string_view file, std::string_view field, std::string_view message);
+    // `system_error` is the number of the system (errno) if the system refused the file, and 0 otherwise.
+    ModelError(std::string_view file, std::string_view field, std::string_view message, int system_error = 0);
 
     const std::string& file() const noexcept { return file_; }
     // For example "header length" or "tensor 'lm_head.weight': data_offsets". Never empty.
     const std::string& field() const noexcept { return field_; }
     const std::string& message() const noexcept { return message_; }
+    int system_error() const noexcept { return system_error_; }
 
 private:
     std::string file_;
     std::string field_;
     std::string message_;
+    int system_error_ = 0;
 };
 
 }  // namespace stagehand::cli::model

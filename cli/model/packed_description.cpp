@@ -1,10 +1,10 @@
 #include "packed_description.h"
 
-#include <stdexcept>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
 
+#include "checks.h"
 #include "element_type.h"
 #include "error.h"
 #include "model.h"
@@ -18,9 +18,7 @@ namespace {
 constexpr std::uint64_t version = 1;
 
 PlainTensor parse_tensor(const std::string& name, const nlohmann::json& json) {
-    const auto fail = [&](const char* why) {
-        throw std::invalid_argument(fmt::format("tensor {}: {}", in_quotes(name), why));
-    };
+    const auto fail = [&](const char* why) { throw std::invalid_argument("tensor " + in_quotes(name) + ": " + why); };
     if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string() || !json.contains("shape") ||
         !json["shape"].is_array()) {
         fail("has no dtype and shape");
@@ -53,8 +51,8 @@ PackedTensors parse_description(const std::string& text) {
         throw std::invalid_argument("is not a description of packed tensors");
     }
     if (json["version"].get<std::uint64_t>() != version) {
-        throw std::invalid_argument(fmt::format("is of version {}, and this command knows version {}",
-                                                json["version"].get<std::uint64_t>(), version));
+        throw std::invalid_argument("is of version " + std::to_string(json["version"].get<std::uint64_t>()) +
+                                    ", and only version " + std::to_string(version) + " is known");
     }
     PackedTensors packed;
     for (const auto& [name, tensor] : json["tensors"].items()) {
@@ -68,7 +66,7 @@ void apply_description(const std::string& text, std::string_view file, std::size
     try {
         packed = parse_description(text);
     } catch (const std::invalid_argument& problem) {
-        throw ModelError(file, fmt::format("metadata '{}'", packed_key), problem.what());
+        throw ModelError(file, "metadata " + in_quotes(packed_key), problem.what());
     }
     std::size_t found = 0;
     for (std::size_t i = first; i < model.tensors.size(); ++i) {
@@ -78,9 +76,7 @@ void apply_description(const std::string& text, std::string_view file, std::size
             continue;
         }
         ++found;
-        const auto fail = [&](std::string_view why) {
-            throw ModelError(file, fmt::format("tensor {}", in_quotes(tensor.name)), why);
-        };
+        const auto fail = [&](std::string_view why) { throw ModelError(file, tensor_field(tensor.name), why); };
         const ElementType* const type = safetensors_type(plain->second.dtype);
         if (tensor.dtype != "U8") {
             fail("is packed by the metadata, but its elements are not bytes");
@@ -89,7 +85,7 @@ void apply_description(const std::string& text, std::string_view file, std::size
             fail("is packed by the metadata, but has no bytes");
         }
         if (type == nullptr) {
-            fail(fmt::format("was packed from elements of the unknown type {}", in_quotes(plain->second.dtype)));
+            fail("was packed from elements of the unknown type " + in_quotes(plain->second.dtype));
         }
         const TensorSize size = tensor_size(*type, plain->second.shape);
         if (!size.problem.empty()) {

@@ -94,8 +94,10 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
                          "end at " + std::to_string(covered) + ", but the file holds " + std::to_string(data_bytes) +
                              " bytes of data");
     }
-    if (header.packed_description()) {
-        apply_description(*header.packed_description(), source.name(), first, model);
+    for (const auto& [key, value] : model.files.back().metadata) {
+        if (key == packed_key) {
+            apply_description(value, source.name(), first, model);
+        }
     }
     add_bytes(model, first);
 }

@@ -206,11 +206,10 @@ void SafetensorsHeader::scalar(const JsonScalar& value) {
             if (value.kind != JsonKind::string) {
                 unexpected(value.kind);
             }
-            if (metadata_key_ == packed_key) {
-                packed_description_ = value.text;
-            } else {
+            if (metadata_key_ != packed_key) {
                 model_.note(metadata_key_, value.text);
             }
+            model_.files[file_].metadata.emplace_back(metadata_key_, value.text);
             state_ = State::metadata;
             return;
         case State::metadata_value:

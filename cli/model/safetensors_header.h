@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,9 +24,6 @@ inline constexpr std::string_view packed_key = "stagehand.packed";
 class SafetensorsHeader final : public JsonEvents {
 public:
     SafetensorsHeader(Model& model, std::uint32_t file) : model_(model), file_(file) {}
-
-    // What the file's metadata says of its packed tensors, if it does.
-    const std::optional<std::string>& packed_description() const { return packed_description_; }
 
     void start_object() override;
     void end_object() override;
@@ -70,7 +66,6 @@ private:
     State state_ = State::before;
     std::uint32_t skipped_depth_ = 0;
     bool saw_metadata_ = false;
-    std::optional<std::string> packed_description_;
     std::string metadata_key_;
 
     std::string name_;  // the tensor being read, and what is known of it

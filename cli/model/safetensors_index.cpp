@@ -231,11 +231,11 @@ ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options) {
     return index;
 }
 
-void check_shard_index(const ShardIndex& index, const Model& model) {
+void check_shard_index(const ShardIndex& index, const Model& model, std::size_t first_file, std::size_t first_tensor) {
     const auto listed = [&](std::size_t i) { return index.entries[i].tensor; };
-    const auto held = [&](std::size_t i) { return model.tensors[i].name; };
+    const auto held = [&](std::size_t i) { return model.tensors[first_tensor + i].name; };
     const std::vector<HashedIndex> a = order_by_name(index.entries.size(), listed);
-    const std::vector<HashedIndex> b = order_by_name(model.tensors.size(), held);
+    const std::vector<HashedIndex> b = order_by_name(model.tensors.size() - first_tensor, held);
     std::size_t i = 0;
     std::size_t j = 0;
     while (i < a.size() || j < b.size()) {
@@ -250,16 +250,16 @@ void check_shard_index(const ShardIndex& index, const Model& model) {
             throw ModelError(index.path, entry_field(entry.tensor),
                              "is not in " + in_quotes(index.shards[entry.shard]) + ", nor in any other shard");
         }
-        const Tensor& tensor = model.tensors[b[j].index];
+        const Tensor& tensor = model.tensors[first_tensor + b[j].index];
         if (order > 0) {
             throw ModelError(model.files[tensor.file].path, tensor_field(tensor.name),
                              "is not in the index " + in_quotes(index.path));
         }
         const ShardIndex::Entry& entry = index.entries[a[i].index];
-        if (entry.shard != tensor.file) {
+        if (first_file + entry.shard != tensor.file) {
             throw ModelError(index.path, entry_field(entry.tensor),
                              "is not in " + in_quotes(index.shards[entry.shard]) + ", but in " +
-                                 in_quotes(index.shards[tensor.file]));
+                                 in_quotes(index.shards[tensor.file - first_file]));
         }
         ++i;
         ++j;

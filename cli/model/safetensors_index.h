@@ -27,8 +27,9 @@ struct ShardIndex {
 // Throws if a tensor occurs twice, or if the name of a shard is absolute, leaves the folder by "..", or is empty.
 ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options);
 
-// Checks that the model holds exactly the tensors of the index, each in the file that the index names. File number i of
-// the model is shard number i of the index. Throws otherwise.
-void check_shard_index(const ShardIndex& index, const Model& model);
+// Checks that the tensors of the model from `first_tensor` on are exactly those of the index, each in the file that the
+// index names. The shards are the files of the model from `first_file` on. Throws otherwise.
+void check_shard_index(const ShardIndex& index, const Model& model, std::size_t first_file = 0,
+                       std::size_t first_tensor = 0);
 
 }  // namespace stagehand::cli::model

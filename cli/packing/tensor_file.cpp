@@ -39,22 +39,7 @@ model::Model read_one_file(const std::string& path) {
 }  // namespace
 
 TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), source_(model_.files.front().path) {
-    // The readers have checked the header. They keep a few facts of the metadata only.
-    const model::ModelFile& file = model_.files.front();
-    std::string header(file.data_offset - 8, '\0');
-    source_.read(8, header);
-    const auto only_metadata = [](int depth, Json::parse_event_t event, const Json& parsed) {
-        return depth != 1 || event != Json::parse_event_t::key || parsed == "__metadata__";
-    };
-    const Json json = Json::parse(header, only_metadata, false);
-    if (json.is_discarded() || !json.is_object()) {
-        throw model::ModelError(path, "header", "has changed while it was read");
-    }
-    const auto metadata = json.find("__metadata__");
-    if (metadata == json.end()) {
-        return;
-    }
-    for (const auto& [key, value] : metadata->items()) {
+    for (const auto& [key, value] : model_.files.front().metadata) {
         if (key != model::packed_key) {
             metadata_.get_ref<Json::object_t&>().emplace_back(key, value);
             continue;

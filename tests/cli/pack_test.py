@@ -376,7 +376,7 @@ class PackTest(CommandTest):
         def set_tensor(name, **members):
             return lambda other: other["tensors"].setdefault(name, {"dtype": "BF16", "shape": [1]}).update(members)
 
-        refuse(lambda other: other.update(version=2), "is of version 2, and this command knows version 1")
+        refuse(lambda other: other.update(version=2), "is of version 2, and only version 1 is known")
         refuse(lambda other: other.update(text="[]"), "is not a description of packed tensors")
         refuse(lambda other: other.update(text="{"), "is not a description of packed tensors")
         deep = '{"version":' + "[" * 200_000 + "]" * 200_000 + ',"tensors":{}}'

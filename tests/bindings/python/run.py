@@ -179,9 +179,8 @@ def torch_types(work):
 def readme(work):
     file = wheel()
     names = zipfile.ZipFile(file).namelist()
-    assert "-abi3-" in file.name and "libstagehand/libstagehand.so.0" in names and "libstagehand/py.typed" in names, (
-        names
-    )
+    parts = {"libstagehand.so.0", "py.typed", "torch/_reader.abi3.so"}
+    assert "-abi3-" in file.name and {f"libstagehand/{part}" for part in parts} <= set(names), names
     assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
     assert file.stat().st_size < 10 << 20, f"{file.name} has {file.stat().st_size} bytes"
     with zipfile.ZipFile(file) as archive:
@@ -275,7 +274,8 @@ def system(work):
         PATH=path,
     )
     (file,) = (work / "wheels").iterdir()
-    assert not any(".so." in name or "spi-" in name for name in zipfile.ZipFile(file).namelist())
+    names = zipfile.ZipFile(file).namelist()
+    assert not any(".so." in name or "spi-" in name for name in names) and any("/_reader." in name for name in names)
     out = run(
         VENV / "bin/python",
         "-c",

@@ -96,6 +96,15 @@ TEST_F(ReadModel, ShardsByFileIndexOrFolder) {
     EXPECT_EQ(read_model(folder.path(two)).total_bytes, 8U);  // one shard alone is a model, too
 }
 
+TEST_F(ReadModel, TheIndexOfAVariant) {
+    folder.write(one, shard({"a", "b"}));
+    folder.write(two, shard({"c"}));
+    folder.write("diffusion_pytorch_model.safetensors.index.fp16.json", good_index);
+    EXPECT_EQ(read_model(folder.path()).total_bytes, 24U);
+    folder.write("diffusion_pytorch_model.safetensors.index.bf16.json", good_index);
+    expect_error("", "", "folder", "holds several models ('diffusion_pytorch_model.safetensors.index.bf16.json'");
+}
+
 TEST_F(ReadModel, AnIndexInTheWorkingFolder) {
     write_sharded();
     const fs::path before = fs::current_path();

@@ -3,7 +3,6 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import pathlib
@@ -11,51 +10,20 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeAlias, Union
+from typing import TypeAlias, Union
 
 import torch
 
 from .._errors import Error
 from .._sources import Mapped, Packed, unpack
+from ._element_types import TYPES, shape_in_torch
+from ._headers import File, Tensor, read_headers
 from ._memory import buffer_of
 
 Files: TypeAlias = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
-"""A file, a folder with files, or several of these."""
+"""A file, a shard index, a folder with files, or several of these."""
 
-TYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
-    "U64": torch.uint64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "C64": torch.complex64,
-}
-
-
-_DESCRIPTION = "stagehand.packed"  # of the packed tensors, in the metadata of a file of `stagehand pack`
 _PART = 8 << 20  # of the contents, which one thread unpacks at a time
-
-
-@dataclass(frozen=True)
-class _Entry:
-    path: pathlib.Path
-    map: mmap.mmap
-    offset: int
-    bytes: int  # in the file
-    type: str
-    shape: tuple[int, ...]
-    packed: bool = False
 
 
 class PackedTensor:
@@ -94,80 +62,51 @@ class TensorFiles:
     """
 
     def __init__(self, files: Files) -> None:
-        self.entries: dict[str, _Entry] = {}
-        self._maps: list[tuple[int, memoryview]] = []
+        given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+        if not given:
+            raise ValueError("files= is empty: name at least one file or folder")
+        self.entries: dict[str, Tensor] = {}
+        self._maps: dict[str, mmap.mmap] = {}  # by the paths of the files
+        self._spans: list[tuple[int, memoryview]] = []  # where they are
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
-        for path in _paths(files):
-            self._open(path)
-
-    def _open(self, path: pathlib.Path) -> None:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            try:
-                start, header = read_header(path)
-                # The mapping is private: a write to its tensors does not reach the file.
-                map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-                packed = packed_tensors(header)
-                for name, entry in header.items():
-                    if name != "__metadata__":
-                        self._add(path, map, start, size, name, entry, packed.get(name))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path} is not a safetensors file: {error}") from error
-        self._maps.append((_address(map), memoryview(map)))
-
-    def _add(
-        self,
-        path: pathlib.Path,
-        map: mmap.mmap,
-        start: int,
-        size: int,
-        name: str,
-        entry: dict[str, Any],
-        packed: dict[str, Any] | None,
-    ) -> None:
-        begin, end = entry["data_offsets"]
-        if name in self.entries:
-            raise ValueError(f"{name} is also in {self.entries[name].path}")
-        if not 0 <= begin <= end <= size - start:
-            raise ValueError(
-                f"{name} has the byte range {begin} to {end}, but the file has {size - start} bytes of data"
-            )
-        was = entry if packed is None else packed
-        type, shape = str(was["dtype"]), tuple(was["shape"])
-        self.entries[name] = _Entry(path, map, start + begin, end - begin, type, shape, packed is not None)
+        for file in read_headers(given):
+            # The mapping is private: a write to its tensors does not reach the file.
+            map = self._maps[file.path] = map_file(file, mmap.ACCESS_COPY)
+            self._spans.append((_address(map), memoryview(map)))
+            self.entries.update((one.name, one) for one in file.tensors)
 
     def tensor(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of that name. It must have the type and the shape of `like`."""
         entry = self.entries[name]
         kind = TYPES.get(entry.type)
-        if kind != like.dtype or entry.shape != tuple(like.shape):
-            is_ = f"{entry.type.lower()} {list(entry.shape)}"
+        if kind is None:
+            raise ValueError(f"{name} is {entry.type} in {entry.path}, and this PyTorch has no such type")
+        shape = shape_in_torch(entry)
+        if kind != like.dtype or shape != tuple(like.shape):
+            is_ = f"{entry.type.lower()} {list(entry.shape if shape is None else shape)}"
             wanted = f"{str(like.dtype)[6:]} {list(like.shape)}"
             raise ValueError(
                 f"{name} is {is_} in {entry.path}, and {wanted} in the model: the type and the shape must be equal"
             )
         if entry.packed:
             return self._packed_tensor(name, entry, like)
-        if entry.bytes != like.numel() * like.element_size():
-            raise ValueError(
-                f"{name} has {entry.bytes} bytes in {entry.path}, and {like.numel() * like.element_size()} in the model"
-            )
         if not entry.bytes:
-            return torch.empty(entry.shape, dtype=kind)
-        raw = torch.frombuffer(entry.map, dtype=torch.uint8, count=entry.bytes, offset=entry.offset)
+            return torch.empty(shape, dtype=kind)
+        map = self._maps[entry.path]
+        raw = torch.frombuffer(map, dtype=torch.uint8, count=entry.bytes, offset=entry.offset)
         if entry.offset % like.element_size():
-            return raw.clone().view(kind).reshape(entry.shape)  # files of other programs may not align tensors enough
-        return raw.view(kind).reshape(entry.shape)
+            raw = raw.clone()  # files of other programs may not align tensors enough
+        return raw.view(kind).reshape(shape)
 
-    def _packed_tensor(self, name: str, entry: _Entry, like: torch.Tensor) -> torch.Tensor:
+    def _packed_tensor(self, name: str, entry: Tensor, like: torch.Tensor) -> torch.Tensor:
         # The system gives this memory when it is written to.
         memory = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
-        view = memoryview(entry.map)[entry.offset : entry.offset + entry.bytes]
+        view = memoryview(self._maps[entry.path])[entry.offset : entry.offset + entry.file_bytes]
         at = bisect_right(self._starts, memory.data_ptr())
         self._starts.insert(at, memory.data_ptr())
         self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
-        return memory.view(like.dtype).reshape(entry.shape)
+        return memory.view(like.dtype).reshape(like.shape)
 
     def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
         """Returns the packed tensor whose memory has the tensor of bytes, or None."""
@@ -184,62 +123,33 @@ class TensorFiles:
 
     def source_of(self, memory: torch.Tensor) -> memoryview | None:
         """Returns the part of a mapped file that a tensor of bytes lies in, or None if the tensor lies in no file."""
-        for address, view in self._maps:
+        for address, view in self._spans:
             offset = memory.data_ptr() - address
             if 0 <= offset and offset + memory.numel() <= len(view):
                 return view[offset : offset + memory.numel()]
         return None
 
 
-def packed_files(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Returns the files with packed tensors in a folder, and in the folders in it."""
+def map_file(file: File, access: int) -> mmap.mmap:
+    with open(file.path, "rb") as opened:
+        map = mmap.mmap(opened.fileno(), 0, access=access)
+    if len(map) != file.bytes:
+        raise ValueError(f"{file.path} had {file.bytes} bytes and has {len(map)}: it was changed while it was read")
+    return map
+
+
+def packed_files(folder: str | os.PathLike[str]) -> tuple[list[File], list[Exception]]:
+    """Returns the files with packed tensors in a folder, and in the folders in it, and why other files were refused."""
     path = pathlib.Path(folder)
-    found = []
-    for file in sorted([*path.glob("*.safetensors"), *path.glob("*/*.safetensors")]):
+    found: list[File] = []
+    refused: list[Exception] = []
+    for name in sorted([*path.glob("*.safetensors"), *path.glob("*/*.safetensors")]):
         try:
-            if packed_tensors(read_header(file)[1]):
-                found.append(file)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # the library of the model says what is wrong
-    return found
-
-
-def read_header(path: pathlib.Path) -> tuple[int, dict[str, Any]]:
-    """Returns the place of the data in a safetensors file, and the header."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise ValueError(f"its header would have {length} bytes, but the file has {size}")
-        header = json.loads(file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no object")
-        return 8 + length, header
-
-
-def packed_tensors(header: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the types and shapes of the tensors that a file of `stagehand pack` has packed, by name."""
-    text = header.get("__metadata__", {}).get(_DESCRIPTION)
-    if text is None:
-        return {}
-    description = json.loads(text)
-    if description["version"] != 1:
-        raise ValueError(f"version {description['version']} of packed tensors is not known")
-    return dict(description["tensors"])
+            found += [file for file in read_headers([name]) if any(one.packed for one in file.tensors)]
+        except (OSError, ValueError) as error:
+            refused.append(error)  # which the library of the model may not need
+    return found, refused
 
 
 def _address(map: mmap.mmap) -> int:
     return int(torch.frombuffer(map, dtype=torch.uint8, count=1).data_ptr())
-
-
-def _paths(files: Files) -> list[pathlib.Path]:
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-    paths: list[pathlib.Path] = []
-    if not given:
-        raise ValueError("files= is empty: name at least one file or folder")
-    for path in map(pathlib.Path, given):
-        inside = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-        if not inside:
-            raise FileNotFoundError(f"no .safetensors file in {path}")
-        paths += inside
-    return paths

@@ -9,7 +9,6 @@ import errno
 import json
 import mmap
 import os
-import pathlib
 import struct
 import tempfile
 import weakref
@@ -22,7 +21,9 @@ import torch
 
 from .._errors import Error
 from .._sources import Mapped, unpack
-from ._files import TYPES, PackedTensor, packed_tensors, read_header
+from ._element_types import TYPES
+from ._files import PackedTensor, map_file
+from ._headers import File, Tensor
 from ._memory import byte_tensor
 
 _PAGE = mmap.PAGESIZE
@@ -44,50 +45,38 @@ class PlainFile:
     as that of any file.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
-        with open(path, "rb") as packed_file:
-            self._map = mmap.mmap(packed_file.fileno(), 0, access=mmap.ACCESS_READ)
-        start, header = read_header(path)
-        packed = packed_tensors(header)
-        meta = {name: text for name, text in header.pop("__metadata__", {}).items() if name != "stagehand.packed"}
-        plain: dict[str, Any] = {"__metadata__": meta} if meta else {}
+    def __init__(self, file: File) -> None:
+        map = memoryview(map_file(file, mmap.ACCESS_READ))
+        plain: dict[str, Any] = {"__metadata__": file.metadata} if file.metadata else {}
         places, end = [], 0
         # The widest elements come first, so that all of them are aligned.
-        for name, entry in sorted(header.items(), key=lambda one: -_width(packed.get(one[0], one[1]))):
-            was = packed.get(name, entry)
-            first, last = entry["data_offsets"]
-            if not 0 <= first <= last <= len(self._map) - start:
-                raise ValueError(
-                    f"{name} has the byte range {first} to {last} in {path}, "
-                    f"but the file has {len(self._map) - start} bytes of data"
-                )
-            bytes = _bytes_of(was) if name in packed else last - first
-            plain[name] = {"dtype": was["dtype"], "shape": was["shape"], "data_offsets": [end, end + bytes]}
-            places.append((name, memoryview(self._map)[start + first : start + last], end, bytes))
-            end += bytes
+        for one in sorted(file.tensors, key=lambda one: -_width(one)):
+            plain[one.name] = {"dtype": one.type, "shape": one.shape, "data_offsets": [end, end + one.bytes]}
+            places.append((one, map[one.offset : one.offset + one.file_bytes], end))
+            end += one.bytes
         text = json.dumps(plain).encode()
         text += b" " * (-len(text) % 8)
-        self._open(path, 8 + len(text) + end)
+        self._open(file.path, 8 + len(text) + end)
         self._write(struct.pack("<Q", len(text)) + text, 0)
         self._tensors: list[_Tensor] = []
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             begun = []
-            for name, source, to, bytes in places:
+            for one, source, to in places:
                 begin = 8 + len(text) + to
-                if name in packed and bytes:
-                    self._tensors.append(_Tensor(f"{name} in {path}", begin, begin + bytes, source))
-                for at in range(0, bytes, _PART):
-                    size = min(_PART, bytes - at)
-                    if name in packed:
+                if one.packed and one.bytes:
+                    self._tensors.append(_Tensor(f"{one.name} in {file.path}", begin, begin + one.bytes, source))
+                for at in range(0, one.bytes, _PART):
+                    size = min(_PART, one.bytes - at)
+                    if one.packed:
                         begun.append(threads.submit(self._unpack, self._tensors[-1], at, size))
                     else:
                         begun.append(threads.submit(self._write, source[at : at + size], begin + at))
-            for one in begun:
-                one.result()
+            for done in begun:
+                done.result()
         self._begins = [one.begin for one in self._tensors]
         _files[self._number] = self
 
-    def _open(self, path: pathlib.Path, bytes: int) -> None:
+    def _open(self, path: str, bytes: int) -> None:
         file = tempfile.TemporaryFile()  # noqa: SIM115 it is open as long as this object lives
         self.file, self._close = file.fileno(), weakref.finalize(self, file.close)
         try:
@@ -123,16 +112,9 @@ class PlainFile:
         return self._tensors[at] if at >= 0 and end <= self._tensors[at].end else None
 
 
-def _width(entry: dict[str, Any]) -> int:
-    kind = TYPES.get(entry["dtype"])
-    return kind.itemsize if kind else 1
-
-
-def _bytes_of(entry: dict[str, Any]) -> int:
-    bytes = _width(entry)
-    for size in entry["shape"]:
-        bytes *= size
-    return bytes
+def _width(tensor: Tensor) -> int:
+    kind = TYPES.get(tensor.type)
+    return int(kind.itemsize) if kind else 1
 
 
 _files: weakref.WeakValueDictionary[tuple[int, int], PlainFile] = weakref.WeakValueDictionary()

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from types import TracebackType
 
+from ._headers import File
 from ._plain_files import PlainFile
 
 
@@ -17,7 +18,7 @@ class PlainFolder:
     until the end of the `with`, and the files as long as somebody has mapped them or has this object.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], packed: Iterable[pathlib.Path]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], packed: Iterable[File]) -> None:
         whole = pathlib.Path(folder).absolute()
         self.files: list[PlainFile] = []
         self._place = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-"))
@@ -25,16 +26,16 @@ class PlainFolder:
         self.path = self._place / (whole.name or "model")
         try:
             self.path.mkdir()
-            self._fill(whole, self.path, {file.absolute() for file in packed})
+            self._fill(whole, self.path, {pathlib.Path(file.path).absolute(): file for file in packed})
         except BaseException:
             self._remove()
             raise
 
-    def _fill(self, folder: pathlib.Path, to: pathlib.Path, packed: set[pathlib.Path]) -> None:
+    def _fill(self, folder: pathlib.Path, to: pathlib.Path, packed: dict[pathlib.Path, File]) -> None:
         for one in folder.iterdir():
             link = to / one.name
             if one in packed:
-                self.files.append(PlainFile(one))
+                self.files.append(PlainFile(packed[one]))
                 link.symlink_to(f"/proc/{os.getpid()}/fd/{self.files[-1].file}")
             elif any(one in file.parents for file in packed):
                 link.mkdir()

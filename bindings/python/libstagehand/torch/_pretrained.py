@@ -84,13 +84,18 @@ def _load(folder: str | os.PathLike[str], cls: Any, options: dict[str, Any]) -> 
         made = cls.from_pretrained(path, **options)
         return made[0] if isinstance(made, tuple) else made  # with output_loading_info=True there is more
 
-    packed = packed_files(pathlib.Path(folder, options.get("subfolder") or ""))
-    if not packed:
-        return load(folder), []
-    with PlainFolder(folder, packed) as plain:
-        model = load(str(plain.path))
-        _rename(model, str(plain.path), os.path.abspath(folder))
-        return model, plain.files
+    packed, refused = packed_files(pathlib.Path(folder, options.get("subfolder") or ""))
+    try:
+        if not packed:
+            return load(folder), []
+        with PlainFolder(folder, packed) as plain:
+            model = load(str(plain.path))
+            _rename(model, str(plain.path), os.path.abspath(folder))
+            return model, plain.files
+    except Exception as error:
+        for one in refused:
+            error.add_note(str(one))
+        raise
 
 
 def _rename(model: Any, path: str, folder: str) -> None:

@@ -81,8 +81,8 @@ class Streamed(Residency, TrainingCalls, Source):
     :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
         and are not streamed. Small buffers stay there anyway, and so do parameters that require a gradient if other
         parameters are frozen.
-    :param files: safetensors files, or folders with such files, for the tensors on the meta device. The files are
-        mapped, not loaded.
+    :param files: safetensors files, shard indexes, or folders with such files, for the tensors on the meta device. An
+        index decides which files of its folder are read. The files are mapped, not loaded.
     :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, without being read
         to memory before. Loaders that map files (safetensors, and so transformers and diffusers) leave weights there.
     :param strict: Whether tensors in files that the module does not have are an error.

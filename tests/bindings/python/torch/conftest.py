@@ -16,6 +16,7 @@ import torch
 import libstagehand as sh
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.append(str(pathlib.Path(__file__).parents[3] / "cli"))  # broken files, which the command refuses too
 
 from models import PAGE, Net, size_of
 

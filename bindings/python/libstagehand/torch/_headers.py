@@ -1,0 +1,72 @@
+"""The tensors of safetensors files, as the headers of the files describe them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ._reader import ffi, lib
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    type: str  # the format's own word; of a packed tensor, what it was
+    shape: tuple[int, ...]  # in elements
+    path: str  # of its file
+    offset: int  # in the file
+    file_bytes: int
+    bytes: int  # once it is unpacked
+    packed: bool
+
+
+@dataclass(frozen=True)
+class File:
+    path: str
+    bytes: int
+    metadata: dict[str, str]  # without what `stagehand pack` has added
+    tensors: list[Tensor]
+
+
+def read_headers(paths: Iterable[str | os.PathLike[str]]) -> list[File]:
+    """Reads the headers of the files that the paths name: of files, shard indexes and folders. The reader chooses the
+    files of a folder, and refuses files that are not as the format says.
+    """
+    names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
+    reading = lib.model_open(ffi.new("const char *[]", names), len(names))
+    if not reading:
+        raise MemoryError
+    try:
+        number = ffi.new("int32_t *")
+        error = lib.model_error(reading, number)
+        if error:
+            text = ffi.string(error).decode()
+            raise OSError(number[0], text) if number[0] else ValueError(text)
+        return _files(reading)
+    finally:
+        lib.model_close(reading)
+
+
+def _files(reading: Any) -> list[File]:
+    count = ffi.new("uint64_t *")
+    files = []
+    of = lib.model_files(reading, count)
+    for file in ffi.unpack(of, count[0]) if count[0] else []:
+        facts = ffi.unpack(file.facts, file.fact_count) if file.fact_count else []
+        metadata = {_bytes(fact.key).decode(): _bytes(fact.value).decode() for fact in facts}
+        files.append(File(os.fsdecode(_bytes(file.path)), file.bytes, metadata, []))
+    of = lib.model_tensors(reading, count)
+    for one in ffi.unpack(of, count[0]) if count[0] else []:
+        file = files[one.file]
+        shape = tuple(ffi.unpack(one.shape, one.dimensions)) if one.dimensions else ()
+        name, type = _bytes(one.name).decode(), _bytes(one.type).decode()
+        file.tensors.append(
+            Tensor(name, type, shape, file.path, one.offset, one.file_bytes, one.bytes, bool(one.packed))
+        )
+    return files
+
+
+def _bytes(text: Any) -> bytes:
+    return ffi.buffer(text.data, text.bytes)[:] if text.bytes else b""
