@@ -79,6 +79,30 @@ TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
     }
 }
 
+// The engine's change is late in the stream of a thread, which the thread that asks for the write-back cannot name. The
+// block is streamed first, and stays on the device later.
+TEST_F(ThreadStreams, a_write_back_waits_for_the_changes_of_every_thread) {
+    for (int k = 0; k < 3 && !HasFatalFailure(); k++) {
+        SCOPED_TRACE(k);
+        if (k == 1) {
+            OK(sh_protect_blocks(runtime_, &blocks_[kMutable], 1));
+        }
+        const auto value = static_cast<uint8_t>(200 + k);
+        first_->run([&] {
+            sh_view view = SH_VIEW_INIT;
+            OK(sh_acquire(runtime_, blocks_[kMutable], kOwn, 0, &view));
+            OK(sh_mark_dirty(runtime_, blocks_[kMutable]));
+            OK(sh_stream_launch(device_, kOwn, nullptr, nullptr, 20'000'000));
+            CU(cuda_->fill(reinterpret_cast<CUdeviceptr>(view.address), value, bytes_, CU_STREAM_PER_THREAD));
+            OK(sh_release(runtime_, blocks_[kMutable], kOwn));
+        });
+        OK(sh_write_back(runtime_, &blocks_[kMutable], 1));
+        const auto* const source = static_cast<const uint8_t*>(at(kMutable));
+        for (uint64_t b = 0; b < bytes_; b += 511) ASSERT_EQ(source[b], value) << b;
+        wait_for(first_);
+    }
+}
+
 // The library knows the uses of a thread that has ended, because no other thread could ask its stream.
 TEST_F(ThreadStreams, threads_may_end_within_a_step) {
     OK(sh_step_begin(runtime_));

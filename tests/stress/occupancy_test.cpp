@@ -153,6 +153,40 @@ TEST_F(Occupancy, a_device_that_is_gone_takes_its_contents_along) {
     sh_device_close(device);
 }
 
+// The memory of one tag is copied, and that of the other one is filled. So the calls tell which one comes first.
+TEST_F(Occupancy, the_tag_that_is_named_first_comes_back_first) {
+    sh_device* const device = open_device("");
+    ASSERT_TRUE(device) << why();
+    uint64_t memory = 0;
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    options.tag = "copied";
+    SUCCEEDS(sh_alloc(device, 6 << 20, &options, &memory));
+    options.tag = "filled";
+    options.contents = SH_CONTENTS_ZERO;
+    SUCCEEDS(sh_alloc(device, 6 << 20, &options, &memory));
+    const auto calls = [] {
+        sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
+        EXPECT_SUCCEEDS(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters));
+        return counters.calls;
+    };
+    for (const std::vector<const char*>& order : {std::vector{"copied", "filled"}, std::vector{"filled", "copied"}}) {
+        SUCCEEDS(sh_pause(device, nullptr, nullptr));
+        const uint64_t before = calls();
+        sh_resume_options wanted = SH_RESUME_OPTIONS_INIT;
+        wanted.tags = order.data();
+        wanted.tag_count = order.size();
+        SUCCEEDS(sh_resume(device, &wanted, nullptr));
+        std::vector<std::string> came;
+        for (uint64_t i = before + 1; i <= calls(); i++) {
+            const std::string call = control<decltype(sh_fault_call_name)>("sh_fault_call_name")(i);
+            const char* const tag = call == "copy_to_device" ? "copied" : call == "fill" ? "filled" : nullptr;
+            if (tag && (came.empty() || came.back() != tag)) came.push_back(tag);
+        }
+        EXPECT_EQ(came, std::vector<std::string>(order.begin(), order.end()));
+    }
+    sh_device_close(device);
+}
+
 TEST_F(Occupancy, host_memory_is_pinned_in_the_first_cycle_only) {
     sh_device* const device = open_device("");
     ASSERT_TRUE(device) << why();

@@ -61,7 +61,6 @@ Status WriteBack::begin(Unit& unit, Part part) {
 // `*out_lost`: the failure is that of a helper, and the own link can write all once that helper has ended.
 Status WriteBack::issue(Unit& unit, Store& store, bool* out_lost) {
     SH_TRY(streams_.append_events(unit.used_streams(), &store.staged.waits));
-    for (const UnitUse& use : unit.uses()) store.staged.waits.push_back(use.event);
     if (unit.load() && unit.load()->issued) store.staged.waits.push_back(unit.load()->done);
     const uint64_t bytes_before = stats_.bytes_to_host;
     collect(unit, store);

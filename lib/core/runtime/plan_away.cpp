@@ -46,6 +46,7 @@ Status PlanInForce::come_back(bool keeps_places, Lock& lock) {
         const Status status = no_throw([&] { return same ? take_places(lock) : change_plan_again(lock, true); });
         if (status.ok()) return tell_less_kept(), Status();
         parts_.device->arbiter().withdraw(parts_.tenant);
+        (void)parts_.device->pool().trim(0).ok();  // pages that were made and not mapped
         return status.within(parts_.gate.title() + " stays released");
     });
 }

@@ -1,0 +1,34 @@
+// The pages of the driver behind large allocations.
+#include "occupancy_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+class OccupancyPages : public OccupancyTest {
+protected:
+    void SetUp() override {
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+};
+
+TEST_F(OccupancyPages, LargeAllocationsLieInLargePagesOfTheDriver) {
+    open("capacity=64MiB;largest_handle=16MiB;poison=1");
+    const uint64_t address = filled(1, 30 * kMiB);
+    EXPECT_EQ(on_device().pages, 4u) << "16, 8, 4 and 2 MiB";
+    EXPECT_EQ(address % (16 * kMiB), 0u);
+    SUCCEEDS(pause());
+    EXPECT_EQ(on_device().pages, 0u);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(address, 30 * kMiB), contents(1, 30 * kMiB));
+    reinterpret_cast<uint8_t*>(address)[20 * kMiB] ^= 1;
+    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
+    EXPECT_EQ(change.copied_bytes, 2 * kMiB) << "what is compared is no larger";
+    SUCCEEDS(resume());
+    std::vector<uint8_t> truth = contents(1, 30 * kMiB);
+    truth[20 * kMiB] ^= 1;
+    EXPECT_EQ(read(address, 30 * kMiB), truth);
+}
+
+}  // namespace
+}  // namespace stagehand::test
