@@ -22,6 +22,7 @@ from ._spill_config import Config, Size, SpillOptions, bytes_of, options_of
 from ._spill_device import SpilledDevice
 from ._spill_gradients import OffloadedGradients
 from ._spill_hooks import PackBeside, PackSpilled, pop, push
+from ._spill_pending import Pending
 from ._spill_plan import Planner
 from ._spill_recompute import Recompute, RecomputeStats
 from ._spill_steps import SpillSteps
@@ -49,7 +50,8 @@ class SpilledActivations:
         self._enabled = options.enabled
         self._steps = SpillSteps()
         self._devices: dict[torch.device, SpilledDevice] = {}
-        self._pack = PackSpilled(self._devices, self._steps)
+        self._pending = Pending()
+        self._pack = PackSpilled(self._devices, self._steps, self._pending)
         self._plans = bool(options.peak_bytes) and len(devices) == 1 and options.enabled
         if self._plans or options.recompute_below > 0 if recompute is None else recompute:
             self._pack.recompute = Recompute(
@@ -88,7 +90,7 @@ class SpilledActivations:
         )
         if options.telemetry is not None:
             spiller.telemetry_open(f"{options.telemetry}.{device.name}" if number else options.telemetry)
-        opened = SpilledDevice(spiller, place, counts_used=bool(options.high_bytes), least=least_bytes)
+        opened = SpilledDevice(spiller, place, self._pending, counts_used=bool(options.high_bytes), least=least_bytes)
         self._devices[place] = opened
         self._steps.devices.append(opened)
         if self._plans:
@@ -136,6 +138,10 @@ class SpilledActivations:
         if self._pack.recompute is not None:
             self._pack.recompute.leave()
         self._steps.entered -= 1
+        if kind is None:
+            self._pending.forward_ends()
+        else:
+            self._pending.stay()
         if kind is None and not self._steps.entered:
             for one in self._devices.values():
                 one.end_forward()
@@ -174,6 +180,7 @@ class SpilledActivations:
 
     def stats(self, device: torch.device | None = None) -> SpillerStats:
         """Returns the counters of a device. None is the first device."""
+        self._pending.forward_ends()  # the program is between two operations
         for place, one in self._devices.items():
             if device is None or place == device:
                 return one.spiller.stats()

@@ -16,18 +16,18 @@ import torch
 from .._errors import check, error_of
 from .._generated import STREAM_HOST, Status
 from .._native import ffi, lib
-from .._spiller import Spiller, release_ticket
+from .._spiller import Spiller
 from ._formats import FORMATS
-from ._kept import described, detached, modified
+from ._kept import described, modified
+from ._spill_pending import Pending, may_be_written
+from ._spill_saved import MOST_NAMED, Prefetched, Restored, Saved, lost
 from ._spill_tensors import Contents, contents_of
 
 _detach = torch.Tensor.detach
-_NAMED = 16  # the most tickets that one call collects
-_OUT = ffi.typeof(f"uint64_t[{_NAMED + 2}]")
 _INFO = ffi.typeof("sh_ticket_info *")
 _INFO_BYTES = ffi.sizeof("sh_ticket_info")
-_NUMBERS = ffi.typeof(f"uint64_t[{_NAMED}]")
-_UPCOMING = ffi.typeof(f"uint64_t[{3 * _NAMED + 1}]")
+_NUMBERS = ffi.typeof(f"uint64_t[{MOST_NAMED}]")
+_UPCOMING = ffi.typeof(f"uint64_t[{3 * MOST_NAMED + 1}]")
 _COUNT = ffi.typeof("uint64_t *")
 _new, _unpack = ffi.new, ffi.unpack
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -44,91 +44,6 @@ _PREFETCH_AFTER = 8 << 20
 _LEAST_AHEAD = 4
 # Bytes of restored tensors after which the use of memory is looked up again. It takes some ten microseconds.
 _LOOK_AFTER = 64 << 20
-# Memory that a copy may use for ever, because the driver has failed.
-_lost: list[object] = []
-
-
-class Saved:
-    """A saved tensor with a ticket. `tensor` is None while host memory alone has the bytes."""
-
-    __slots__ = (
-        "on",
-        "held",
-        "tensor",
-        "version",
-        "changed",
-        "size",
-        "stride",
-        "offset",
-        "dtype",
-        "bytes",
-        "begin",
-        "contents",
-        "stream",
-        "__weakref__",
-    )
-
-    def __init__(self, on: SpilledDevice, tensor: torch.Tensor, bytes: int, contents: Contents) -> None:
-        self.on = on
-        self.held = _new(_OUT)  # the ticket is its first number
-        self.tensor: torch.Tensor | None = detached(tensor)
-        self.version = contents.version
-        self.changed: int | None = None  # the version of the tensor when it left, if it was changed while it left
-        self.size = tensor.size()
-        self.stride = tensor.stride()
-        self.offset = tensor.storage_offset()
-        self.dtype = tensor.dtype
-        self.bytes = bytes  # of the elements
-        self.begin = 0  # the address of the first element
-        self.contents = contents
-        self.stream = 0
-        contents.count += 1
-
-    def __del__(self, release: Any = release_ticket) -> None:
-        # Garbage may be collected on any thread, at any time, also when the interpreter ends.
-        held = getattr(self, "held", None)
-        if held is None:
-            return
-        on, number, contents = self.on, held[0], self.contents
-        if number:
-            on.saved.pop(number, None)
-            if self.tensor is not None:
-                on.forget_used(self.tensor)
-            memory = self.tensor, *contents.prefetched.values()
-            if not release(on.spiller, number, memory):  # before the memory goes
-                _lost.append(memory)
-        contents.unused()
-
-
-class _Restored:
-    """A tensor that has come back, for other saved tensors with the same contents."""
-
-    __slots__ = ("tensor", "version", "copy", "stream", "shift")
-
-    def __init__(self, tensor: torch.Tensor, copy: int, stream: int, shift: int) -> None:
-        self.tensor = tensor
-        self.version = tensor._version
-        self.copy = copy
-        self.stream = stream
-        self.shift = shift  # where the copy begins in the storage of the tensor
-
-
-class _Prefetched:
-    """Memory that a copy was prefetched to. It is the copy's until a restore takes it, or until the copy's last ticket
-    has ended.
-    """
-
-    __slots__ = ("memory", "shift", "stream", "ticket", "offset", "has_begun")
-
-    def __init__(self, memory: torch.Tensor, shift: int, stream: int, ticket: int, offset: int) -> None:
-        self.memory = memory
-        self.shift = shift  # where the copy begins in the memory
-        self.stream = stream
-        self.ticket = ticket  # that was named
-        self.offset = offset  # of its tensor in the copy
-        # Another thread may restore the tensor before the copy begins. The copy writes to this memory even then, so
-        # no restore may take the memory earlier.
-        self.has_begun = False
 
 
 class Others(NamedTuple):
@@ -142,8 +57,11 @@ class Others(NamedTuple):
 class SpilledDevice:
     """The saved tensors of one device."""
 
-    def __init__(self, spiller: Spiller, device: torch.device, *, counts_used: bool, least: int) -> None:
+    def __init__(
+        self, spiller: Spiller, device: torch.device, pending: Pending, *, counts_used: bool, least: int
+    ) -> None:
         self.spiller = spiller
+        self._pending = pending
         self.device = device
         self.saved: dict[int, weakref.ref[Saved]] = {}  # by ticket
         self.scope = object()  # saved tensors share copies within it
@@ -182,11 +100,13 @@ class SpilledDevice:
         tensor.record_stream(self._stream_object(stream))
         del unseen
 
-    def _used(self, bytes: int, asked: bool = False) -> int:
-        """Device memory in use, for the watermarks, or where it is asked for."""
+    def _used(self, bytes: int, asked: bool = False, foreseen: int | None = None) -> int:
+        """Device memory in use, for the watermarks, or where it is asked for, with what is foreseen."""
         if not self._counts_used and not asked:
             return 0
-        return max(1, self._on_host + bytes) if self._cuda is None else self.in_use() + self.coming
+        if self._cuda is None:
+            return max(1, self._on_host + bytes)
+        return self.in_use() + (self.coming if foreseen is None else foreseen)
 
     def in_use(self) -> int:
         """Device memory in use, or the bytes of saved tensors where no allocator counts."""
@@ -212,7 +132,7 @@ class SpilledDevice:
         if used is None:
             return None
         stats = self.spiller.stats()
-        saved_bytes = stats.kept_bytes + stats.leaving_bytes
+        saved_bytes = stats.kept_bytes + stats.leaving_bytes + self._pending.bytes(self)
         for found in list(self.saved.values()):
             if (saved := found()) is not None and saved.contents.prefetched:
                 # Backwards of other threads may change the table meanwhile.
@@ -230,12 +150,30 @@ class SpilledDevice:
 
     def save(self, tensor: torch.Tensor, flags: int = 0, storage: torch.UntypedStorage | None = None) -> Saved:
         """Saves a tensor, and gives up the memory of the tensors that have left. `flags` are those of sh_spill()."""
-        stream = self.stream()
-        bytes = tensor.nbytes
         contents = contents_of(tensor, tensor.untyped_storage() if storage is None else storage, self.scope)
-        saved = Saved(self, tensor, bytes, contents)
-        size, held = saved.size, saved.held
-        saved.begin, saved.stream = tensor.data_ptr(), stream
+        saved = Saved(self, tensor, contents, self.stream())
+        if may_be_written(tensor) and not self._captures():
+            if self._cuda is not None:
+                self._stream_object(saved.stream)  # another stream may be the current one later
+            self._pending.add(saved, flags)
+        else:
+            self._spill(saved, flags, self._used(saved.bytes))
+        return saved
+
+    def written(self, saved: Saved, flags: int) -> None:
+        """Has a tensor leave that waited for the kernel of its node."""
+        tensor = saved.tensor
+        if tensor is None or tensor.data_ptr() != saved.begin:
+            return  # the program has freed its memory
+        # What was foreseen when it was saved is in use by now.
+        self._spill(saved, flags, self._used(saved.bytes, foreseen=0))
+
+    def _captures(self) -> bool:
+        """Whether the current stream captures a graph. The library refuses it, and can tell only while it does."""
+        return self._cuda is not None and bool(torch._C._cuda_isCurrentStreamCapturing())
+
+    def _spill(self, saved: Saved, flags: int, used: int) -> None:
+        size, held, contents, stream = saved.size, saved.held, saved.contents, saved.stream
         status = _spill(
             self.spiller._handle,
             saved.begin,
@@ -247,37 +185,36 @@ class SpilledDevice:
             contents.address,
             contents.bytes,
             contents.key,
-            self._used(bytes) if self._counts_used else 0,
+            used,
             stream,
             flags,
             held,
-            _NAMED,
+            MOST_NAMED,
         )
         if held[0]:
             self.saved[held[0]] = weakref.ref(saved)
-            if self._cuda is not None:
+            if self._cuda is None:
+                self._on_host += saved.bytes
+            elif saved.tensor is not None:
                 # The allocator must not give the memory to another stream while this stream waits for the copy.
-                self._used_on(tensor, stream)
-            else:
-                self._on_host += bytes
+                self._used_on(saved.tensor, stream)
         count = held[1]
         if count:
             self._leave(held[2 : 2 + count], stream)
         if status < 0:
             if not held[0]:
                 raise error_of(status)
-        elif count == _NAMED:
+        elif count == MOST_NAMED:
             self.collect(stream)
-        return saved
 
     def collect(self, stream: int, all: bool = False) -> None:
         """Gives up the memory of tensors that have left."""
         out, count = _new(_NUMBERS), _new(_COUNT)
         while True:
-            status = _collect(self.spiller._handle, stream, lib.SH_COLLECT_ALL if all else 0, out, _NAMED, count)
+            status = _collect(self.spiller._handle, stream, lib.SH_COLLECT_ALL if all else 0, out, MOST_NAMED, count)
             self._leave(out[0 : count[0]], stream)
             # A copy that failed leaves its tensor on the device, and the library tells it in its log.
-            if status < 0 or count[0] < _NAMED:
+            if status < 0 or count[0] < MOST_NAMED:
                 return
 
     def _leave(self, numbers: Any, stream: int) -> None:
@@ -325,7 +262,8 @@ class SpilledDevice:
             if kept._version != saved.version:
                 raise modified(described(kept), kept._version, saved.version)
             # The tensor stays from now on, because the library hears of its use.
-            _restore(self.spiller._handle, saved.held[0], 0, stream)
+            if saved.held[0]:
+                _restore(self.spiller._handle, saved.held[0], 0, stream)
         made = self._returned(saved, stream) if kept is None else kept
         if self._gone:
             self._since_look += saved.bytes
@@ -344,7 +282,7 @@ class SpilledDevice:
         info.struct_size = _INFO_BYTES
         check(_get_info(handle, number, info))
         contents = saved.contents
-        restored: _Restored | None = contents.restored
+        restored: Restored | None = contents.restored
         if restored is not None and restored.copy == info.copy and restored.stream == stream:
             if restored.tensor._version == restored.version and restored.tensor.dtype == saved.dtype:
                 if contents.count <= 1:
@@ -361,13 +299,13 @@ class SpilledDevice:
             if found is not None:
                 contents.prefetched[address] = found  # a copy may still write there
             if status == Status.ERROR_DEVICE_LOST:
-                _lost.append(memory)
+                lost.append(memory)
             raise error_of(status)
         if found is not None:
             self._ahead -= 1
         made = self._over(saved, memory, shift + info.offset)
         if contents.count > 1:
-            contents.restored = _Restored(made, info.copy, stream, shift)
+            contents.restored = Restored(made, info.copy, stream, shift)
             self._recent.append(contents)
             if len(self._recent) > _MOST_RESTORED:
                 self._recent.popleft().restored = None
@@ -398,15 +336,15 @@ class SpilledDevice:
         made.set_(memory.untyped_storage(), begin // saved.dtype.itemsize, saved.size, saved.stride)
         return made
 
-    def _view(self, saved: Saved, restored: _Restored, offset: int) -> torch.Tensor:
+    def _view(self, saved: Saved, restored: Restored, offset: int) -> torch.Tensor:
         """Makes a tensor over memory that has come back for another one. It shares its version."""
         tensor = _detach(restored.tensor)
         begin = restored.shift + offset
         return tensor.as_strided(saved.size, saved.stride, begin // saved.dtype.itemsize)
 
-    def _claimed(self, contents: Contents, address: int, stream: int) -> _Prefetched | None:
+    def _claimed(self, contents: Contents, address: int, stream: int) -> Prefetched | None:
         """Takes the memory that a copy was prefetched to, so that no other restore takes it as well."""
-        found: _Prefetched | None = contents.prefetched.get(address)
+        found: Prefetched | None = contents.prefetched.get(address)
         if found is None or not found.has_begun or found.stream != stream:
             return None
         found = contents.prefetched.pop(address, None)
@@ -437,10 +375,10 @@ class SpilledDevice:
             out = self._buffers.pop()
         except IndexError:
             out = _new(_UPCOMING)
-        status = _get_upcoming(handle, self._used_from_time_to_time(), out, _NAMED)
+        status = _get_upcoming(handle, self._used_from_time_to_time(), out, MOST_NAMED)
         upcoming = _unpack(out, 1 + 3 * out[0]) if status >= 0 and out[0] else ()
         self._buffers.append(out)
-        begun: list[tuple[Saved, _Prefetched]] = []
+        begun: list[tuple[Saved, Prefetched]] = []
         addresses = []
         for at in range(1, len(upcoming), 3):
             number, bytes, offset = upcoming[at : at + 3]
@@ -454,7 +392,7 @@ class SpilledDevice:
                 break  # the tensor comes back when it is needed, and other memory may be free by then
             address = memory.data_ptr() + shift
             # Noted before the copy begins, so that the memory outlives the copy whatever interrupts this call.
-            one = saved.contents.prefetched[address] = _Prefetched(memory, shift, stream, number, offset)
+            one = saved.contents.prefetched[address] = Prefetched(memory, shift, stream, number, offset)
             begun.append((saved, one))
             addresses.append(address)
         if not begun:
@@ -467,8 +405,8 @@ class SpilledDevice:
             one.has_begun = True
 
     def _forget_failed(
-        self, status: int, named: list[tuple[Saved, _Prefetched]], addresses: list[int]
-    ) -> list[tuple[Saved, _Prefetched]]:
+        self, status: int, named: list[tuple[Saved, Prefetched]], addresses: list[int]
+    ) -> list[tuple[Saved, Prefetched]]:
         """Gives up the memory of copies that did not begin, and returns the others. The restore that tries again tells
         of the failure.
         """
@@ -482,7 +420,7 @@ class SpilledDevice:
             self._ahead -= 1
             saved.contents.prefetched.pop(address, None)
             if status == Status.ERROR_DEVICE_LOST:
-                _lost.append(one)
+                lost.append(one)
         return begun
 
     def forget_restored(self) -> None:

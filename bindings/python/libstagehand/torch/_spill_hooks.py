@@ -15,10 +15,12 @@ import torch
 from . import _saved
 from ._exit import expect_hooks
 from ._kept import Kept
-from ._spill_device import Saved, SpilledDevice
+from ._spill_device import SpilledDevice
 from ._spill_gradients import OffloadedGradients
+from ._spill_pending import Pending
 from ._spill_plan import Planner
 from ._spill_recompute import Recompute, Recomputed
+from ._spill_saved import Saved
 from ._spill_steps import SpillSteps
 from ._spill_tensors import is_of_weight, is_plain, overlaps
 from ._subclasses import found_in
@@ -46,15 +48,17 @@ class _Other:
 class PackSpilled:
     """The function that autograd calls for each tensor that it saves."""
 
-    def __init__(self, devices: dict[torch.device, SpilledDevice], steps: SpillSteps) -> None:
+    def __init__(self, devices: dict[torch.device, SpilledDevice], steps: SpillSteps, pending: Pending) -> None:
         self.devices = devices
         self.steps = steps
+        self.pending = pending
         self.weights: set[int] = set()  # the storages of the model's parameters and buffers
         self.recompute: Recompute | None = None
         self.planner: Planner | None = None
         self.gradients: OffloadedGradients | None = None
 
     def __call__(self, tensor: torch.Tensor) -> Any:
+        self.pending.node_is_made()
         if type(tensor) is not _Tensor or not is_plain(tensor):
             return Kept(tensor)
         on = self.devices.get(tensor.device)
@@ -101,6 +105,7 @@ class PackSpilled:
     def unpack(self, packed: Any) -> Any:
         if type(packed) is not Saved and type(packed) is not Recomputed:
             return packed.unpack()
+        self.pending.forward_ends()
         self.steps.restores()
         planner = self.planner
         if planner is not None:

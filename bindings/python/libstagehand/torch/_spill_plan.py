@@ -22,8 +22,9 @@ from .._native import lib
 from ._registry import loaded_bytes
 from ._spill_clock import Clock, speeds_of
 from ._spill_config import margin_of
-from ._spill_device import Saved, SpilledDevice
+from ._spill_device import SpilledDevice
 from ._spill_recompute import Made, Part, Recompute, Recomputed
+from ._spill_saved import Saved
 
 _log = logging.getLogger("libstagehand.torch")
 _FLAGS = {None: 0, Fate.KEEP: lib.SH_SPILL_KEEP, Fate.SPILL: lib.SH_SPILL_NOW, Fate.RECOMPUTE: 0}

@@ -19,7 +19,7 @@ import torch
 
 from ._kept import Kept
 from ._sharded import is_given_up
-from ._spill_device import Saved
+from ._spill_saved import Saved
 from ._spill_record import Argument, Recipe, Record, note_saved, place_of, pop, push, recipe_of
 from ._spill_tensors import is_of_weight, is_plain, overlaps
 from ._subclasses import ENTRY
@@ -196,9 +196,9 @@ class Recompute:
         recipe = recipe_of(storage, tensor._version, place)
         if recipe is None or recipe.saved or tensor.dtype != recipe.dtype or 0 < self._below <= recipe.bytes:
             return None
-        # Kernels that PyTorch does not know may write to memory without a gradient.
+        # Memory without a gradient may be written: by kernels that PyTorch does not know, and by that of the node.
         records = self._threads.__dict__.get("records", ())
-        if tensor.grad_fn is None and all(one.last is not place for one in records):
+        if tensor.grad_fn is None and not any(one.has_made(place) for one in records):
             return None
         if any(one.in_function() for one in records):
             return None

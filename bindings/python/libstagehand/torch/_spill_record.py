@@ -172,12 +172,17 @@ class Record(_python_dispatch.TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last: Place | None = None  # the memory of the result that was noted last
+        self._last: Place | None = None  # the memory of the result that was noted last
+        self._node = -1  # the next node at that time
         self.apart = -1  # the next node when an operation last ran without gradients
 
     def in_function(self) -> bool:
         """Whether a function of the program saves a tensor now: nodes of PyTorch save before their operations run."""
         return bool(self.apart == _next_node())
+
+    def has_made(self, place: Place) -> bool:
+        """Whether a result of the node that is being made is in this memory: its operation has run."""
+        return self._last is place and bool(self._node == _next_node())
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -222,7 +227,7 @@ class Record(_python_dispatch.TorchDispatchMode):
         place = place_of(storage)
         recipe.writes = place.writes
         setattr(storage, _RECIPE, recipe)
-        self.last = place
+        self._last, self._node = place, _next_node()
 
 
 # For each operation: the positions and names of the arguments that it writes to.

@@ -109,8 +109,9 @@ def test_autocast(device, name):
     assert saved
     with torch.autocast("cpu", torch.bfloat16), spilling(None, device) as spilled:
         weight = nn.Linear(64, 64)
-        weight(x.new_ones(3, 64))
+        out = weight(x.new_ones(3, 64))
         assert spilled.stats().saved == 1  # the cast of the input: autocast keeps the cast of the weight
+        del out
 
 
 def test_complex_tensors(device):

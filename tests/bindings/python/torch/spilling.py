@@ -95,6 +95,7 @@ def spilling(model, device, **options):
 
 def away(spilled):
     """Waits for the copies under way, so that the tensors that leave have gone."""
+    spilled._pending.forward_ends()
     for one in spilled._devices.values():
         one.collect(one.stream(), all=True)
 
