@@ -125,7 +125,7 @@ enum {
     SH_OCCUPANCY_UNPINNED = 8
 };
 
-/** Device memory. */
+/** Device memory: a plain value without struct_size, which never grows. */
 typedef struct sh_memory_range {
     uint64_t address;
     uint64_t bytes;
@@ -222,12 +222,12 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.
  * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name. Or the calling
+ *                                     thread uses blocks of a runtime, and has to end that first: the text names a step
+ *                                     that is under way, views that are held, or a graph that is entered or captured.
  * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
- * @retval SH_ERROR_BUSY               A thread uses blocks of a runtime: a step is under way, a view is held, or a
- *                                     graph is entered or captured. Steps and views of other threads end by themselves,
- *                                     and the caller ends its own first. Or another call runs, and the flags have
- *                                     SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_BUSY               Other threads use blocks of a runtime in this way. Or another call runs, and the
+ *                                     flags have SH_OCCUPANCY_NO_WAIT.
  * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
  * @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
  * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.

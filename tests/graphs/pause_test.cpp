@@ -72,7 +72,7 @@ TEST_F(GraphPauses, a_capture_and_an_entered_graph_refuse_a_pause) {
     for (size_t i = 0; i < 6; i++) SUCCEEDS(step.use(i));
     SUCCEEDS(step.end());
     SUCCEEDS(sh_graph_enter(step.graph(), stream));
-    EXPECT_EQ(sh_pause(device.get(), nullptr, nullptr), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_pause(device.get(), nullptr, nullptr), SH_ERROR_INVALID_STATE);
     EXPECT_NE(why().find("graph"), std::string::npos) << why();
     SUCCEEDS(sh_graph_leave(step.graph(), stream));
     SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));

@@ -36,7 +36,8 @@ public:
     // Never waits.
     virtual Figures pause_figures() const = 0;
     // Gives all device memory back, after everything that uses it. What is newer than its source goes there first.
-    // Returns SH_ERROR_BUSY while the engine uses the memory. On failure it goes on as before.
+    // Returns SH_ERROR_BUSY while the engine uses the memory, or SH_ERROR_INVALID_STATE if the calling thread alone
+    // does so. On failure it goes on as before.
     virtual Status release_memory() = 0;
     // Takes memory again, which run() lets the engine use, and release_memory() gives back. On failure it stays
     // released.

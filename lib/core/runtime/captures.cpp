@@ -44,6 +44,7 @@ Status Captures::begin(sh_stream stream) {
         return status;
     }
     capture_ = std::move(capture);
+    parts_.gate.capture_begins();
     return Status();
 }
 
@@ -105,6 +106,7 @@ Status Captures::end(sh_stream stream, std::unique_ptr<Graph>* out_graph) {
             parts_.device->helped_in_graphs() ? "no helper could bring a part of a copy" : "see SH_HELPED_IN_GRAPHS");
     if (!out_graph || !status.ok()) abandoned_.push_back(std::move(capture_));  // begin() has reserved room
     capture_.reset();
+    parts_.gate.capture_ends();
     return parts_.gate.note(status);
 }
 

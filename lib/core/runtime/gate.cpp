@@ -18,6 +18,26 @@ Status Gate::running() const {
                   title() + " is released, so its blocks are not on the device: call sh_resume() first");
 }
 
+Status Gate::unused() const {
+    const struct {
+        const Users& users;
+        const char *own, *others;
+    } uses[] = {
+        {captures_, "a stream captures it: end the capture first", "another thread captures it"},
+        {launches_, "a graph is entered: leave it first", "another thread has entered a graph"},
+        {steps_, "a step is under way: end it first", "a step of another thread is under way"},
+        {views_, "views are held: release them first", "other threads hold views"},
+    };
+    const auto refusal = [&](sh_status code, const char* use) {
+        return Status(code, title() + " cannot be released while " + use);
+    };
+    for (const auto& use : uses)
+        if (use.users.are_own()) return refusal(SH_ERROR_INVALID_STATE, use.own);
+    for (const auto& use : uses)
+        if (use.users.count()) return refusal(SH_ERROR_BUSY, use.others);
+    return Status();
+}
+
 Status Gate::note(Status status) {
     if (status.code() != SH_ERROR_RUNTIME_LOST && status.code() != SH_ERROR_DEVICE_LOST) return status;
     if (phase_ == Phase::open) phase_ = Phase::lost;

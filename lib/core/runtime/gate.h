@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "core/memory/block.h"
+#include "core/runtime/users.h"
 
 namespace stagehand::core {
 
@@ -60,17 +61,26 @@ public:
     }
     void notify() { changed_.notify_all(); }
 
-    // The number of views that are held, and whether a step is under way.
-    uint32_t views() const { return views_; }
-    void view_taken() { views_++; }
-    void view_ended() { views_--; }
-    bool in_step() const { return in_step_; }
-    void set_in_step(bool in_step) { in_step_ = in_step; }
+    // What the engine does with the runtime: the views that it holds, its step, its capture, and a graph that it has
+    // entered.
+    uint32_t views() const { return views_.count(); }
+    void view_taken() { views_.come(); }
+    void view_ended() { views_.go(); }
+    bool in_step() const { return steps_.count(); }
+    void step_begins() { steps_.come(); }
+    void step_ends() { steps_.go(); }
+    void capture_begins() { captures_.come(); }
+    void capture_ends() { captures_.go(); }
+    void graph_entered() { launches_.come(); }
+    void graph_left() { launches_.go(); }
+    // Whether it does nothing of that. SH_ERROR_INVALID_STATE if it does, and the calling thread has to end it, else
+    // SH_ERROR_BUSY.
+    Status unused() const;
     // No call is inside the runtime.
     bool is_empty() const { return inside_ == 0; }
     // Nobody uses the runtime. Its plan may then be changed for the sake of other runtimes.
     bool is_idle() const {
-        return phase_ == Phase::open && occupancy() != SH_OCCUPANCY_RELEASED && !in_step_ && !views_ && !inside_;
+        return phase_ == Phase::open && occupancy() != SH_OCCUPANCY_RELEASED && !in_step() && !views() && !inside_;
     }
 
     // The plan is being changed, and the mutex was given up meanwhile. A call from outside waits until the change has
@@ -123,9 +133,8 @@ private:
     sh_runtime_stats& stats_;
     Phase phase_ = Phase::open;
     std::atomic<uint32_t> occupancy_{SH_OCCUPANCY_RUNNING};
-    bool in_step_ = false;
     bool changing_ = false;
-    uint32_t views_ = 0;
+    Users views_, steps_, captures_, launches_;
     uint32_t inside_ = 0;
     uint32_t bringings_ = 0;
 };

@@ -173,6 +173,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         launch_ = count_.begin();
     }
     entered_ = graph;  // from here on no streamed block is loaded
+    parts_.gate.graph_entered();
     entered_on_ = stream;
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
@@ -200,6 +201,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         if (entered_unpacks()) (void)parts_.loader.synchronize().ok();  // no load stands for what bring_kept() copies
         parts_.helpers.end_launch();
         entered_ = nullptr;
+        parts_.gate.graph_left();
     }
     parts_.gate.notify();
     return parts_.gate.note(status);
@@ -248,6 +250,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     parts_.stats.bytes_to_device += graph.bytes;
     parts_.stats.helped_bytes += graph.helped_bytes;
     entered_ = nullptr;
+    parts_.gate.graph_left();
     if (launch_) {
         count_.end(&*launch_);
         if (Status told = count_.tell(*launch_); status.ok()) status = told;

@@ -5,22 +5,13 @@
 
 namespace stagehand::core {
 
-Status Pauses::can_release() const {
-    const char* const uses = captures_.under_way()   ? "a stream captures it: end the capture first"
-                             : graphs_.entered()     ? "a graph is entered: leave it first"
-                             : parts_.gate.in_step() ? "a step is under way: end it first"
-                             : parts_.gate.views()   ? "views are held: release them first"
-                                                     : nullptr;
-    return uses ? Status(SH_ERROR_BUSY, parts_.gate.title() + " cannot be released while " + uses) : Status();
-}
-
 Status Pauses::release(Lock& lock) {
     const uint32_t before = parts_.gate.occupancy();
     Status status;
     // Another change of the plan may run in place of this one.
     while (status.ok() && parts_.gate.occupancy() != SH_OCCUPANCY_RELEASED) {
         status = parts_.gate.usable();
-        if (status.ok()) status = can_release();
+        if (status.ok()) status = parts_.gate.unused();
         if (!status.ok()) break;
         parts_.gate.set_occupancy(before == SH_OCCUPANCY_RUNNING ? uint32_t(SH_OCCUPANCY_RELEASING) : before);
         status = no_throw([&] { return leave(lock); });
@@ -32,7 +23,7 @@ Status Pauses::release(Lock& lock) {
 
 Status Pauses::leave(Lock& lock) {
     SH_TRY(parts_.gate.note(graphs_.wait_for_launches(lock)));
-    SH_TRY(can_release());  // again, because the mutex was given up
+    SH_TRY(parts_.gate.unused());  // again, because the mutex was given up
     const bool keeps_places = graphs_.hold_the_plan();
     Status status = no_throw([&] { return plan_.leave(keeps_places, lock); });
     if (parts_.gate.occupancy() == SH_OCCUPANCY_RELEASED && !status.ok()) {

@@ -16,13 +16,8 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Pauses {
 public:
-    Pauses(Parts& parts, PlanInForce& plan, const Captures& captures, Graphs& graphs, Access& access)
-        : parts_(parts),
-          plan_(plan),
-          captures_(captures),
-          graphs_(graphs),
-          access_(access),
-          tag_(runtime_tag_of(parts.gate.name())) {}
+    Pauses(Parts& parts, PlanInForce& plan, Graphs& graphs, Access& access)
+        : parts_(parts), plan_(plan), graphs_(graphs), access_(access), tag_(runtime_tag_of(parts.gate.name())) {}
 
     // See Pausable. Graphs that can be launched stay so: their blocks come back to the same places.
     Status release(Lock& lock);
@@ -34,12 +29,10 @@ public:
     uint64_t cycles() const { return cycles_; }
 
 private:
-    Status can_release() const;
     Status leave(Lock& lock);
 
     Parts& parts_;
     PlanInForce& plan_;
-    const Captures& captures_;
     Graphs& graphs_;
     Access& access_;
     const std::string tag_;

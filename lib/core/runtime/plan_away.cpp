@@ -8,16 +8,9 @@
 
 namespace stagehand::core {
 
-Status PlanInForce::can_leave() const {
-    const char* const uses = parts_.gate.in_step() ? "a step is under way: end it first"
-                             : parts_.gate.views() ? "views are held: release them first"
-                                                   : nullptr;
-    return uses ? Status(SH_ERROR_BUSY, parts_.gate.title() + " cannot be released while " + uses) : Status();
-}
-
 Status PlanInForce::leave(bool keeps_places, Lock& lock) {
     return behind_closed_door(lock, [&] {
-        SH_TRY(can_leave());  // again, because the door had to be waited for
+        SH_TRY(parts_.gate.unused());  // again, because the door had to be waited for
         away_ = {exists_,
                  keeps_places,
                  wanted_,

@@ -97,7 +97,6 @@ private:
     Status take_places(Lock& lock);
     Needs needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit = nullptr);
     void state_needs();
-    Status can_leave() const;
     Status plan_with_order(Lock& lock, bool press);
     BudgetRefusal refusal(const Planner::Limits& limits) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);

@@ -35,7 +35,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
       residency_(parts_, protections_, plan_, captures_, graphs_),
       steps_(parts_, plan_, captures_, graphs_, access_, count_),
-      pauses_(parts_, plan_, captures_, graphs_, access_) {}
+      pauses_(parts_, plan_, graphs_, access_) {}
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {

@@ -58,7 +58,7 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
     uint32_t kind = kNone;
     if (kind_name) SH_TRY(plan_.watch().kinds().find(kind_name, &kind));
     plan_.watch().kinds().begin(kind, parts_.order);  // may lack memory: nothing has begun yet
-    parts_.gate.set_in_step(true);
+    parts_.gate.step_begins();
     follow(plan_.watch().kinds().order_of_this(parts_.order));
     plan_.watch().step_begins(plan_.result());
     span_ = count_.begin();
@@ -85,7 +85,7 @@ void Steps::learn() {
 Status Steps::end() {
     if (!parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
-    parts_.gate.set_in_step(false);
+    parts_.gate.step_ends();
     parts_.changes.step_ends();
     count_.end(&span_);
     Status status = no_throw([&] { return parts_.streams.record_all(); });

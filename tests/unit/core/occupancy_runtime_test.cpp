@@ -153,14 +153,22 @@ TEST_F(OccupancyRuntime, AnEngineThatUsesTheMemoryRefusesThePause) {
     copied(*a, 2);
     copied(*b, 2);
     SUCCEEDS(sh_step_begin(b->runtime()));
-    EXPECT_EQ(pause(device), SH_ERROR_BUSY);
-    EXPECT_NE(why().find("runtime \"b\""), std::string::npos) << why();
+    const auto refused = [&](const char* use) {
+        EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "it does not end without this thread";
+        EXPECT_NE(why().find("runtime \"b\""), std::string::npos) << why();
+        EXPECT_NE(why().find(use), std::string::npos) << why();
+        std::thread other([&] {
+            EXPECT_EQ(pause(device), SH_ERROR_BUSY) << "it ends without the other one";
+            EXPECT_NE(why().find(use), std::string::npos) << why();
+        });
+        other.join();
+    };
+    refused("step");
     SUCCEEDS(b->use(0));
     SUCCEEDS(sh_step_end(b->runtime()));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(b->runtime(), b->id(0), SH_STREAM_HOST, 0, &view));
-    EXPECT_EQ(pause(device), SH_ERROR_BUSY);
-    EXPECT_NE(why().find("views"), std::string::npos) << why();
+    refused("views");
     EXPECT_EQ(info(device, nullptr).state, SH_OCCUPANCY_RUNNING + 0u);
     copied(*a);  // it was released before the other refused
     SUCCEEDS(sh_release(b->runtime(), b->id(0), SH_STREAM_HOST));

@@ -1064,7 +1064,7 @@ pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_13 = 4;
 few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
 pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_13 = 8;
 pub type _bindgen_ty_13 = ::core::ffi::c_uint;
-///Device memory.
+///Device memory: a plain value without struct_size, which never grows.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_memory_range {
@@ -3158,12 +3158,12 @@ again, if a pause names a format for which the memory of the pause before has no
 - `out_change`: May be NULL.
 @retval SH_OK                       The tags are released.
 @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name.
+@retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name. Or the calling
+thread uses blocks of a runtime, and has to end that first: the text names a step
+that is under way, views that are held, or a graph that is entered or captured.
 @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY               A thread uses blocks of a runtime: a step is under way, a view is held, or a
-graph is entered or captured. Steps and views of other threads end by themselves,
-and the caller ends its own first. Or another call runs, and the flags have
-SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_BUSY               Other threads use blocks of a runtime in this way. Or another call runs, and the
+flags have SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
 @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
 @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
@@ -3836,11 +3836,11 @@ Since 0.2*/
 Since 0.2*/
     pub fn sh_ticket_retain(spiller: *mut sh_spiller, ticket: sh_ticket) -> sh_status;
     /**Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
-sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets
-share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
-sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is under
-way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are an
-error.
+sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other
+tickets share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
+sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is
+under way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are
+an error.
 @retval SH_OK                The reference is taken back.
 @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
 back, and the caller keeps the memory.

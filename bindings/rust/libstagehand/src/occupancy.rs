@@ -215,8 +215,10 @@ impl Device {
     ///
     /// # Errors
     /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of a name.
-    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is released already.
-    /// - [`Status::BUSY`](crate::Status::BUSY) if another call runs, with `no_wait`.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is released already, or if this thread uses
+    ///   blocks of a runtime: end its step, and drop its views first.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if other threads use blocks of a runtime, or if another call runs, with
+    ///   `no_wait`.
     /// - [`Status::OUT_OF_HOST_MEMORY`](crate::Status::OUT_OF_HOST_MEMORY) if there is too little host memory for the
     ///   contents. The tags run then.
     /// - [`Status::IO`](crate::Status::IO) if a file could not be made or written. The tags run then.
