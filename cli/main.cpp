@@ -63,8 +63,9 @@ int guarded(const std::string& name, const std::function<int()>& command) {
 
 int main(int argc, char** argv) {
     occupy_standard_streams();
-    // If the reader of a pipe has gone, writing fails with an error, like on a full disk.
+    // If the reader of a pipe has gone, or a file may not grow, writing fails with an error, like on a full disk.
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
     CommandLine line;
     switch (line.parse(argc, argv)) {
         case CommandLine::Outcome::answered:

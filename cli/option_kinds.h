@@ -5,8 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "base/number.h"
 #include "model/quantity.h"
 #include "model/text.h"
 
@@ -31,6 +33,20 @@ CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::str
             },
             what)
         ->type_name(type);
+}
+
+// An option that takes a decimal number from `least` to `largest`. The parser alone would also take 0x10 and blanks,
+// and 010 for 8. `called` is the end of "'x' is not ...".
+template <typename Number>
+CLI::Option* add_number(CLI::App* app, const std::string& flag, Number& value, Number least, Number largest,
+                        const std::string& called, const std::string& what, const char* type) {
+    return add_quantity(app, flag, what, type, [&value, least, largest, called](const std::string& text) {
+        const auto number = read_number<Number>(text);
+        if (!number || !(*number >= least && *number <= largest)) {
+            throw model::QuantityError(fmt::format("{} is not {}", model::in_quotes(text), called));
+        }
+        value = *number;
+    });
 }
 
 // A flag that takes no value: `--json=false` is refused.

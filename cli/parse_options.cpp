@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <map>
 
 #include <fmt/format.h>
@@ -74,18 +73,9 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
            "The order in which a step uses the blocks: forward, or forward-backward")
         ->type_name("ORDER")
         ->option_text("ORDER [forward]");
-    app->add_option("--compute-ms", options.compute_ms,
-                    "Milliseconds that a step computes; its blocks share them in proportion to their bytes")
-        ->check([](const std::string& text) {
-            double value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
-            return number && value >= 0 && value <= 1e9
-                       ? std::string()
-                       : one_line(
-                             fmt::format("{} is not a number of milliseconds from 0 to 1e9", model::in_quotes(text)));
-        })
-        ->type_name("T")
-        ->capture_default_str();
+    add_number(app, "--compute-ms", options.compute_ms, 0.0, 1e9, "a number of milliseconds from 0 to 1e9",
+               "Milliseconds that a step computes; its blocks share them in proportion to their bytes", "T")
+        ->default_str("0");
     add_quantity(app, "--max-block", "Split blocks that are larger than this; by default a quarter of the budget",
                  "SIZE", [&options](const std::string& text) {
                      options.max_block_bytes = model::parse_bytes(text);
@@ -116,14 +106,14 @@ std::vector<KindOption> parse_kinds(const std::string& text) {
         const std::size_t equals = item.find('='), colon = item.find(':', equals == std::string::npos ? 0 : equals);
         kind.name = item.substr(0, equals);
         const bool named = equals != std::string::npos && !kind.name.empty() && kind.name.size() < 64;
-        const bool timed = named &&
-                           CLI::detail::lexical_cast(item.substr(equals + 1, colon - equals - 1), kind.compute_ms) &&
-                           std::isfinite(kind.compute_ms) && kind.compute_ms >= 0 && kind.compute_ms <= 1e9;
-        if (!timed) {
+        kind.compute_ms = named ? read_number<double>(item.substr(equals + 1, colon - equals - 1)).value_or(-1) : -1;
+        if (!(kind.compute_ms >= 0 && kind.compute_ms <= 1e9)) {
             refuse(item, "is not a kind of step, such as decode=12 (milliseconds) or decode=12:100 (steps in a row)");
         }
-        if (colon != std::string::npos &&
-            (!CLI::detail::lexical_cast(item.substr(colon + 1), kind.steps) || kind.steps < 1 || kind.steps > 1000)) {
+        if (colon != std::string::npos) {
+            kind.steps = read_number<std::uint32_t>(item.substr(colon + 1)).value_or(0);
+        }
+        if (kind.steps < 1 || kind.steps > 1000) {
             refuse(item, "does not end with a number of steps from 1 to 1000");
         }
         for (const KindOption& other : kinds) {
@@ -181,16 +171,9 @@ void add_run_options(CLI::App* app, RunOptions& options) {
     add_model_options(app, options,
                       "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host",
                       true);
-    app->add_option("--steps", options.steps, "The number of steps to stream and time")
-        ->required()
-        ->check([](const std::string& text) {
-            std::uint64_t value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value);
-            return number && value >= 1 && value <= 1'000'000'000
-                       ? std::string()
-                       : one_line(fmt::format("{} is not a whole number from 1 to 1000000000", model::in_quotes(text)));
-        })
-        ->type_name("N");
+    add_number<std::uint64_t>(app, "--steps", options.steps, 1, 1'000'000'000, "a whole number from 1 to 1000000000",
+                              "The number of steps to stream and time", "N")
+        ->required();
     app->add_option("--helpers", options.helpers,
                     "Devices of the same backend whose links bring a part of the weights, such as cuda:1,cuda:2")
         ->type_name("D[,D...]");
@@ -210,9 +193,8 @@ void add_pack_options(CLI::App* app, PackOptions& options) {
     app->add_option("-o,--output", options.output, "The packed file to write, or the folder for shards")
         ->required()
         ->type_name("FILE");
-    app->add_option("--threads", options.threads, "Pack with so many threads; by default one for each processor")
-        ->check(CLI::Range(1, 1024).description(""))
-        ->type_name("N");
+    add_number<std::uint32_t>(app, "--threads", options.threads, 1, 1024, "a whole number from 1 to 1024",
+                              "Pack with so many threads; by default one for each processor", "N");
     add_flag(app, "--verify", options.verify, "Then unpack what was written, and compare each tensor with MODEL");
     add_flag(app, "--all-tensors", options.all_tensors, "List each tensor instead of each type of element");
     add_flag(app, "--json", options.json, "Write one JSON object instead of a table");
@@ -279,17 +261,9 @@ void add_top_options(CLI::App* app, TopOptions& options) {
     app->add_option("PROCESS", options.process,
                     "A process id, or the path of a process's socket; by default the only process that answers")
         ->type_name("");
-    app->add_option("--interval", options.interval_seconds, "Seconds from one sample to the next")
-        ->check([](const std::string& text) {
-            double value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
-            return number && value >= 0.05 && value <= 86400
-                       ? std::string()
-                       : one_line(
-                             fmt::format("{} is not a number of seconds from 0.05 to 86400", model::in_quotes(text)));
-        })
-        ->type_name("T")
-        ->capture_default_str();
+    add_number(app, "--interval", options.interval_seconds, 0.05, 86400.0, "a number of seconds from 0.05 to 86400",
+               "Seconds from one sample to the next", "T")
+        ->default_str("1");
     add_flag(app, "--once", options.once, "Show one sample and exit");
     add_flag(app, "--json", options.json, "Write one JSON object for each sample, each on a line");
 }
@@ -307,16 +281,9 @@ void add_occupancy_options(CLI::App* app, OccupancyOptions& options) {
     if (!options.resumes) {
         add_flag(app, "--drop", options.drop, "Keep no contents: they are lost");
     }
-    app->add_option("--wait", options.wait_seconds, "Seconds to wait for other calls that stand in the way")
-        ->check([](const std::string& text) {
-            double value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
-            return number && value >= 0 && value <= 3600
-                       ? std::string()
-                       : one_line(fmt::format("{} is not a number of seconds from 0 to 3600", model::in_quotes(text)));
-        })
-        ->type_name("T")
-        ->capture_default_str();
+    add_number(app, "--wait", options.wait_seconds, 0.0, 3600.0, "a number of seconds from 0 to 3600",
+               "Seconds to wait for other calls that stand in the way", "T")
+        ->default_str("5");
     add_flag(app, "--json", options.json, "Write the process's answer, one JSON object");
 }
 

@@ -15,26 +15,17 @@ namespace {
 constexpr std::uint64_t largest_size = 10'000'000;
 
 void add_count(CLI::App* app, const char* flag, std::uint64_t& value, const char* what) {
-    app->add_option(flag, value, what)
-        ->check([](const std::string& text) {
-            std::uint64_t count = 0;
-            const bool number = CLI::detail::lexical_cast(text, count);
-            return number && count >= 1 && count <= largest_size
-                       ? std::string()
-                       : one_line(fmt::format("{} is not a whole number from 1 to {}", model::in_quotes(text),
-                                              largest_size));
-        })
-        ->type_name("N");
+    add_number<std::uint64_t>(app, flag, value, 1, largest_size,
+                              fmt::format("a whole number from 1 to {}", largest_size), what, "N");
 }
 
 // A positive decimal number in front of a unit.
 std::optional<double> number_before(const std::string& text, std::string_view unit) {
-    double value = 0;
-    if (!text.ends_with(unit) || !CLI::detail::lexical_cast(text.substr(0, text.size() - unit.size()), value) ||
-        !std::isfinite(value) || value <= 0) {
+    if (!text.ends_with(unit)) {
         return std::nullopt;
     }
-    return value;
+    const auto value = read_number<double>(std::string_view(text).substr(0, text.size() - unit.size()));
+    return value && std::isfinite(*value) && *value > 0 ? value : std::nullopt;
 }
 
 double parse_operations(const std::string& text) {

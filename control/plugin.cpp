@@ -2,6 +2,7 @@
 #include <new>
 
 #include "control/transport.h"
+#include "platform/descriptor.h"
 #include "server.h"
 
 namespace stagehand::control {
@@ -11,6 +12,7 @@ Server& at(void* server) { return *static_cast<Server*>(server); }
 
 sh_status open_server(const TransportHandler* handler, void** out_server) {
     try {
+        const platform::StandardNumbersHeld held;  // from the descriptors of Asio
         *out_server = new Server(*handler);
         return SH_OK;
     } catch (const std::bad_alloc&) {

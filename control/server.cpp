@@ -8,29 +8,15 @@
 #include <cerrno>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace stagehand::control {
 namespace {
 
+using platform::Descriptor;
+
 // For a process that has run out of descriptors or of memory.
 constexpr auto kRest = std::chrono::milliseconds(200);
-
-// A descriptor until an object of Asio takes it over, which does not happen if memory is too short.
-class Descriptor {
-public:
-    explicit Descriptor(int number) : number_(number) {}
-    ~Descriptor() {
-        if (number_ >= 0) close(number_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-
-    int number() const { return number_; }
-    void was_taken_over() { number_ = -1; }
-
-private:
-    int number_;
-};
 
 // The permissions of the socket's file say the same, but they can be changed.
 bool is_same_user(int descriptor) {
@@ -43,10 +29,11 @@ bool is_same_user(int descriptor) {
 }  // namespace
 
 Server::Server(const TransportHandler& handler) : handler_(handler), io_(1), listening_(io_), wake_(io_), rest_(io_) {
+    // Descriptors are closed here until an object of Asio takes them over, which does not happen without memory.
     Descriptor eventfd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (eventfd.number() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+    if (!eventfd.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
     wake_.assign(eventfd.number());
-    eventfd.was_taken_over();
+    (void)eventfd.release();
     connections_.reserve(limits().connections + 1);
     answered_.reserve(limits().connections + 1);
     listening_.assign(limits().listening);
@@ -95,9 +82,9 @@ void Server::begin_waits() {
 
 void Server::take_clients() {
     while (make_room()) {
-        const int descriptor = accept4(limits().listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (descriptor >= 0) {
-            take_client(descriptor);
+        Descriptor client(accept4(limits().listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (client.is_open()) {
+            take_client(std::move(client));
             continue;
         }
         if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -110,8 +97,8 @@ void Server::take_clients() {
     }
 }
 
-void Server::take_client(int number) {
-    Descriptor client(number);
+void Server::take_client(Descriptor client) {
+    const int number = client.number();
     if (limits().same_user_only && !is_same_user(number)) return;
     sockaddr_storage own = {};
     socklen_t size = sizeof own;
@@ -120,7 +107,7 @@ void Server::take_client(int number) {
     Error error;
     socket.assign(boost::asio::generic::stream_protocol(own.ss_family, 0), number, error);
     if (error) return;
-    client.was_taken_over();
+    (void)client.release();
     std::make_shared<Connection>(*this, std::move(socket))->read();
 }
 

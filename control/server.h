@@ -16,6 +16,7 @@
 
 #include "connection.h"
 #include "control/transport.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::control {
 
@@ -49,7 +50,7 @@ private:
 
     void begin_waits();
     void take_clients();
-    void take_client(int number);
+    void take_client(platform::Descriptor client);
     bool make_room() noexcept;
     void write_answers();
     void close_all() noexcept;

@@ -1,7 +1,8 @@
 #include "fault/settings.h"
 
-#include <charconv>
+#include <string_view>
 
+#include "base/number.h"
 #include "support/last_error.h"
 #include "support/options.h"
 
@@ -17,9 +18,9 @@ sh_status read_wrapped(const std::string& text, Settings* out) {
     if (out->wrapped_name == "fault")
         return fail(SH_ERROR_INVALID_ARGUMENT, "option wrap: the fault backend cannot wrap itself");
     if (colon == std::string::npos) return SH_OK;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, out->wrapped_index);
-    if (error == std::errc() && rest == end) return SH_OK;
+    const auto index = read_number<decltype(out->wrapped_index)>(std::string_view(text).substr(colon + 1));
+    out->wrapped_index = index.value_or(0);
+    if (index) return SH_OK;
     return fail(SH_ERROR_INVALID_ARGUMENT, "option wrap: '%s' is not NAME or NAME:INDEX of a backend", text.c_str());
 }
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstdio>
 
+#include "base/plain_format.h"
 #include "host/neighbours.h"
 #include "support/device_info.h"
 #include "support/last_error.h"
@@ -45,8 +45,8 @@ void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.kind = SH_DEVICE_KIND_HOST;
     info.flags = SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_PEERS | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
-    std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
-                  settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
+    plain_format(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
+                 settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
     info.total_bytes = settings_.capacity_bytes;
     info.granularity_bytes = settings_.granularity_bytes;
     info.largest_page_bytes = std::max<uint64_t>(settings_.granularity_bytes, 2 << 20);

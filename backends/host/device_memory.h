@@ -10,6 +10,7 @@
 #include "host/host_backend.h"
 #include "host/range_allocator.h"
 #include "host/settings.h"
+#include "platform/descriptor.h"
 #include "support/page_table.h"
 
 namespace stagehand::host {
@@ -54,7 +55,7 @@ private:
     const uint64_t capacity_;
     const uint64_t granularity_;
     const bool poison_;
-    int file_ = -1;
+    platform::Descriptor file_;
     std::mutex spare_mutex_;
     void* spare_mapping_ = nullptr;  // see put_reservation_back()
 

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cinttypes>
-#include <cstdio>
 #include <memory>
 
+#include "base/plain_format.h"
 #include "host/device.h"
 #include "host/neighbours.h"
 #include "host/settings.h"
@@ -55,10 +55,10 @@ void device_close(sh_backend_device* handle) {
     const sh_backend_host* const to = services.load();
     if (to && (left.pages || left.streams || left.events || left.pinned_bytes)) {
         char line[256];
-        std::snprintf(line, sizeof line,
-                      "the host device was closed, but %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
-                      " events and %" PRIu64 " pinned bytes were not given back",
-                      left.pages, left.streams, left.events, left.pinned_bytes);
+        plain_format(line, sizeof line,
+                     "the host device was closed, but %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
+                     " events and %" PRIu64 " pinned bytes were not given back",
+                     left.pages, left.streams, left.events, left.pinned_bytes);
         to->log(SH_LOG_WARNING, line);
     }
     delete device;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
-#include <cstdio>
 
+#include "base/plain_format.h"
 #include "support/device_info.h"
 #include "support/last_error.h"
 #include "support/packed.h"
@@ -28,8 +28,8 @@ Device::Device(const Settings& settings) : settings_(settings), table_(settings.
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME;
-    std::snprintf(info.description, sizeof info.description, "simulated device, %" PRIu64 " MiB, %.1f GB/s",
-                  settings_.capacity_bytes >> 20, static_cast<double>(settings_.bandwidth) / 1e9);
+    plain_format(info.description, sizeof info.description, "simulated device, %" PRIu64 " MiB, %.1f GB/s",
+                 settings_.capacity_bytes >> 20, static_cast<double>(settings_.bandwidth) / 1e9);
     info.total_bytes = settings_.capacity_bytes;
     info.granularity_bytes = settings_.granularity_bytes;
     info.largest_page_bytes = settings_.largest_page_bytes;

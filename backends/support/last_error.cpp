@@ -1,7 +1,8 @@
 #include "support/last_error.h"
 
 #include <cstdarg>
-#include <cstdio>
+
+#include "base/plain_format.h"
 
 namespace stagehand::support {
 namespace {
@@ -15,9 +16,9 @@ sh_status fail(sh_status code, const char* format, ...) {
     char line[sizeof text];  // an argument may be the current text
     va_list arguments;
     va_start(arguments, format);
-    std::vsnprintf(line, sizeof line, format, arguments);
+    vplain_format(line, sizeof line, format, arguments);
     va_end(arguments);
-    std::snprintf(text, sizeof text, "%s", line);
+    plain_format(text, sizeof text, "%s", line);
     return code;
 }
 

@@ -1,7 +1,9 @@
 #include "support/options.h"
 
-#include <charconv>
 #include <string_view>
+#include <type_traits>
+
+#include "base/number.h"
 
 #include "support/last_error.h"
 
@@ -36,15 +38,9 @@ std::string_view trimmed(std::string_view text) {
 
 // Whole numbers are exact over all 64 bits. Other numbers go through a double.
 bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
-    uint64_t whole = 0;
-    const char* const end = digits.data() + digits.size();
-    if (auto [rest, error] = std::from_chars(digits.data(), end, whole); error == std::errc() && rest == end) {
-        return !__builtin_mul_overflow(whole, factor, value);
-    }
-    double real = 0;
-    if (auto [rest, error] = std::from_chars(digits.data(), end, real); error != std::errc() || rest != end)
-        return false;
-    const double product = real * static_cast<double>(factor);
+    if (const auto whole = read_number<uint64_t>(digits)) return !__builtin_mul_overflow(*whole, factor, value);
+    const auto real = read_number<double>(digits);
+    const double product = real ? *real * static_cast<double>(factor) : -1;
     if (!(product >= 0 && product < 18446744073709551616.0)) return false;
     *value = static_cast<uint64_t>(product);
     return true;
@@ -52,10 +48,9 @@ bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
 
 // Returns the length of the number, where its unit begins.
 size_t number_length(std::string_view text) {
-    double ignored = 0;
     if (text.empty() || text.front() < '0' || text.front() > '9') return 0;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), ignored);
-    return error == std::errc::invalid_argument ? 0 : static_cast<size_t>(rest - text.data());
+    std::string_view rest = text;
+    return take_number<double>(&rest) ? text.size() - rest.size() : 0;
 }
 
 template <size_t Count>
@@ -132,29 +127,25 @@ sh_status Options::take_duration(const char* key, uint64_t plain_unit_ns, uint64
 sh_status Options::take_number(const char* key, uint64_t* value) {
     std::string text;
     if (!take(key, &text)) return SH_OK;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, *value);
-    if (error == std::errc() && rest == end) return SH_OK;
-    return bad_value(key, text, "a whole number");
+    const auto number = read_number<std::remove_pointer_t<decltype(value)>>(text);
+    *value = number.value_or(*value);
+    return number ? SH_OK : bad_value(key, text, "a whole number");
 }
 
 sh_status Options::take_signed(const char* key, int64_t* value) {
     std::string text;
     if (!take(key, &text)) return SH_OK;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, *value);
-    if (error == std::errc() && rest == end) return SH_OK;
-    return bad_value(key, text, "a whole number");
+    const auto number = read_number<std::remove_pointer_t<decltype(value)>>(text);
+    *value = number.value_or(*value);
+    return number ? SH_OK : bad_value(key, text, "a whole number");
 }
 
 sh_status Options::take_real(const char* key, double least, double most, double* value) {
     std::string text;
     if (!take(key, &text)) return SH_OK;
-    double real = 0;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, real);
-    if (error == std::errc() && rest == end && real >= least && real <= most) {
-        *value = real;
+    const auto real = read_number<double>(text);
+    if (real && *real >= least && *real <= most) {
+        *value = *real;
         return SH_OK;
     }
     return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(), least,

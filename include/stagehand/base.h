@@ -10,7 +10,9 @@
  *    SH_..._INIT or sh_..._init(). A field that is zero has its default. Structs only grow at their ends: the library
  *    reads and writes no more than struct_size bytes, so programs that were built with older headers keep working.
  *    Bytes that this library does not know must be zero, and so must fields that are named "reserved". All elements of
- *    an array of structs have the same struct_size. That size is also the distance between two elements.
+ *    an array of structs have the same struct_size. That size is also the distance between two elements. A plain value,
+ *    which never gets another field, has no struct_size: sh_memory_range alone, and for backends sh_backend_range and
+ *    sh_backend_digest.
  *  - Outputs. Output arguments come last. A call writes its outputs only when it returns SH_OK, unless its comment says
  *    otherwise.
  *  - Numbers. Counts and sizes are uint64_t in arguments. Sizes are in bytes, times in nanoseconds.

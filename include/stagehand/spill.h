@@ -349,11 +349,11 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket t
 
 /**
  * Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
- * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets
- * share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
- * sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is under
- * way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are an
- * error.
+ * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other
+ * tickets share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
+ * sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is
+ * under way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are
+ * an error.
  * @retval SH_OK                The reference is taken back.
  * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
  *                              back, and the caller keeps the memory.

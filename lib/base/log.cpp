@@ -9,6 +9,9 @@
 #include <new>
 #include <shared_mutex>
 
+#include "base/no_signals.h"
+#include "base/plain_format.h"
+
 namespace stagehand {
 namespace {
 
@@ -20,6 +23,7 @@ struct Receiver {
 
 void to_standard_error(int32_t level, const char* message, void*) {
     static const char* const names[] = {"", "error", "warning", "info", "debug"};
+    const NoSignals quiet;
     std::fprintf(stderr, "stagehand: %s: %s\n", names[level], message);
 }
 
@@ -59,7 +63,7 @@ void log_line(int32_t level, const char* format, ...) noexcept {
     char line[1024];
     va_list arguments;
     va_start(arguments, format);
-    std::vsnprintf(line, sizeof line, format, arguments);
+    vplain_format(line, sizeof line, format, arguments);
     va_end(arguments);
     try {
         Receiver& to = receiver();

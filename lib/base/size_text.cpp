@@ -1,7 +1,8 @@
 #include "base/size_text.h"
 
-#include <cstdio>
 #include <iterator>
+
+#include "base/plain_format.h"
 
 namespace stagehand {
 namespace {
@@ -18,7 +19,7 @@ std::string size_text(uint64_t bytes) {
     // A value that would be rounded to 1024 is written in the next unit.
     for (; value >= 1023.5 && unit + 1 < std::size(names); unit++) value /= 1024;
     char text[32];
-    std::snprintf(text, sizeof text, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, names[unit]);
+    plain_format(text, sizeof text, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, names[unit]);
     return text;
 }
 

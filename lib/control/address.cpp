@@ -3,7 +3,8 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/number.h"
 
 namespace stagehand::control {
 namespace {
@@ -21,9 +22,10 @@ bool is_loopback(const Address& address) {
     return inet_pton(AF_INET, address.host.c_str(), &read) == 1 && (ntohl(read.s_addr) >> 24) == 127;
 }
 
-bool read_port(const std::string& text, uint16_t* out) {
-    const auto read = std::from_chars(text.data(), text.data() + text.size(), *out);
-    return !text.empty() && read.ec == std::errc() && read.ptr == text.data() + text.size();
+bool read_port(std::string_view text, uint16_t* out) {
+    const std::optional<uint16_t> port = read_number<uint16_t>(text);
+    *out = port.value_or(0);
+    return port.has_value();
 }
 
 }  // namespace

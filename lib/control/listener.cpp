@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -25,13 +24,8 @@ Status Listener::open(const Address& address, std::unique_ptr<Listener>* out) {
     return Status();
 }
 
-Listener::~Listener() {
-    if (tcp_ >= 0) close(tcp_);
-}
-
 void Listener::abandon() {
-    if (tcp_ >= 0) close(tcp_);
-    tcp_ = -1;
+    (void)tcp_.close();
     if (socket_) socket_->abandon();
 }
 
@@ -40,10 +34,10 @@ Status Listener::listen_on_port() {
         return Status(SH_ERROR_IO, "control " + address_.text() + ": " + what + ": " + std::strerror(errno));
     };
     const bool six = address_.kind == Address::Kind::ipv6;
-    tcp_ = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (tcp_ < 0) return failed("a socket could not be created");
+    tcp_ = platform::Descriptor(socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!tcp_.is_open()) return failed("a socket could not be created");
     const int on = 1;
-    setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(tcp_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in6 to6 = {};
     sockaddr_in to4 = {};
     to6.sin6_family = AF_INET6;
@@ -53,9 +47,9 @@ Status Listener::listen_on_port() {
               six ? static_cast<void*>(&to6.sin6_addr) : &to4.sin_addr);
     auto* const to = six ? reinterpret_cast<sockaddr*>(&to6) : reinterpret_cast<sockaddr*>(&to4);
     socklen_t size = six ? sizeof to6 : sizeof to4;
-    if (bind(tcp_, to, size) != 0) return failed("the port could not be taken");
-    if (listen(tcp_, kBacklog) != 0) return failed("could not listen");
-    if (getsockname(tcp_, to, &size) != 0) return failed("could not be inspected");
+    if (bind(tcp_.number(), to, size) != 0) return failed("the port could not be taken");
+    if (listen(tcp_.number(), kBacklog) != 0) return failed("could not listen");
+    if (getsockname(tcp_.number(), to, &size) != 0) return failed("could not be inspected");
     address_.port = ntohs(six ? to6.sin6_port : to4.sin_port);
     return Status();
 }

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "control/address.h"
+#include "platform/descriptor.h"
 #include "telemetry/monitor_socket.h"
 
 namespace stagehand::control {
@@ -12,11 +13,8 @@ namespace stagehand::control {
 class Listener {
 public:
     static Status open(const Address& address, std::unique_ptr<Listener>* out);
-    ~Listener();
-    Listener(const Listener&) = delete;
-    Listener& operator=(const Listener&) = delete;
 
-    int descriptor() const { return socket_ ? socket_->descriptor() : tcp_; }
+    int descriptor() const { return socket_ ? socket_->descriptor() : tcp_.number(); }
     const Address& address() const { return address_; }
 
     // For the child of a fork: closes the inherited descriptors.
@@ -28,7 +26,7 @@ private:
 
     Address address_;  // with the port that the system chose
     std::unique_ptr<telemetry::MonitorSocket> socket_;
-    int tcp_ = -1;
+    platform::Descriptor tcp_;
 };
 
 }  // namespace stagehand::control

@@ -1,11 +1,12 @@
 #include "control/order.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include <stagehand/occupancy.h>
 #include <nlohmann/json.hpp>
+
+#include "base/number.h"
 
 namespace stagehand::control {
 namespace {
@@ -178,10 +179,8 @@ Status read_parameter(Endpoint endpoint, const std::string& name, const std::str
     const bool sleep = endpoint == Endpoint::sleep;
     if (name == "tags") return add_tag(value, out);
     if (name == "wait_seconds") {
-        char* end = nullptr;
-        const double seconds = std::strtod(value.c_str(), &end);
-        if (value.empty() || *end) return bad("wait_seconds is " + cited(value) + ", which is no number");
-        return set_wait(seconds, out);
+        const std::optional<double> seconds = read_number<double>(value);
+        return seconds ? set_wait(*seconds, out) : bad("wait_seconds is " + cited(value) + ", which is no number");
     }
     if (sleep && name == "level") return read_level(value, out);
     if (sleep && name == "mode") {
@@ -206,6 +205,19 @@ Status read_query(Endpoint endpoint, std::string_view query, Order* out) {
     return Status();
 }
 
+struct Target {
+    std::string_view path, query;
+};
+
+// A target may have a scheme and a host before its path: those of the server, whatever they are.
+Target parts_of(std::string_view target) {
+    if (!target.starts_with('/'))
+        if (const size_t host = target.find("://"); host != std::string_view::npos)
+            target.remove_prefix(std::min(target.find_first_of("/?", host + 3), target.size()));
+    const size_t mark = std::min(target.find('?'), target.size());
+    return {target.substr(0, mark), target.substr(std::min(mark + 1, target.size()))};
+}
+
 bool says_nothing(std::string_view body) {
     const size_t begin = body.find_first_not_of(" \t\r\n");
     if (begin == std::string_view::npos) return true;
@@ -226,7 +238,7 @@ bool Route::changes() const {
 }
 
 const Route* find_route(std::string_view target) {
-    const std::string_view path = target.substr(0, target.find('?'));
+    const std::string_view path = parts_of(target).path;
     for (const Route& route : kRoutes)
         if (route.path == path) return &route;
     return nullptr;
@@ -235,8 +247,11 @@ const Route* find_route(std::string_view target) {
 Status read_order(const Route& route, const Request& request, Order* out) {
     *out = {};
     out->resumes = route.endpoint == Endpoint::resume || route.endpoint == Endpoint::wake_up;
-    const size_t mark = request.target.find('?');
-    const std::string_view query = mark == std::string_view::npos ? "" : request.target.substr(mark + 1);
+    const std::string_view query = parts_of(request.target).query;
+    if (!route.changes()) {
+        const bool nothing = query.empty() && says_nothing(request.body);
+        return nothing ? Status() : bad(std::string(route.path) + " takes no arguments, neither a query nor a body");
+    }
     if (route.endpoint == Endpoint::release || route.endpoint == Endpoint::resume) {
         if (!query.empty()) return bad(std::string(route.path) + " takes its arguments in a JSON body, not in a query");
         return read_body(request.body, out);

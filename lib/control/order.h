@@ -22,7 +22,7 @@ struct Route {
     bool changes() const;
 };
 
-// Returns NULL if there is no such path. A query is no part of the path.
+// Returns NULL if there is no such path. A query is no part of the path, and neither are a scheme and a host before it.
 const Route* find_route(std::string_view target);
 
 // A release or a resume.
@@ -34,8 +34,8 @@ struct Order {
     double wait_seconds = 5;        // for other calls that stand in the way
 };
 
-// Reads a request for a route that changes something. Fails with SH_ERROR_INVALID_ARGUMENT and the wrong value in the
-// text.
+// Reads a request. It is empty for a route that changes nothing. Fails with SH_ERROR_INVALID_ARGUMENT and the wrong
+// value in the text.
 Status read_order(const Route& route, const Request& request, Order* out);
 
 }  // namespace stagehand::control

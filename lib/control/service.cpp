@@ -50,10 +50,9 @@ TransportLane Service::admit(const Request& request, Answer* out) const {
 Answer Service::answer(const Request& request) {
     const Route* const route = find_route(request.target);
     if (!route) return unknown_path(request.target);
-    if (!route->changes()) return read(route->endpoint);
     Order order;
     if (const Status status = read_order(*route, request, &order); !status.ok()) return malformed(status);
-    return change(order);
+    return route->changes() ? change(order) : read(route->endpoint);
 }
 
 // Tries again and again while other calls are in the way. They end without this thread.

@@ -1,13 +1,14 @@
 #include "platform/cgroup.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <vector>
 
 #include <sys/stat.h>
+
+#include "base/number.h"
 
 namespace stagehand::platform {
 namespace {
@@ -31,13 +32,6 @@ bool has_word(const std::string& list, const std::string& word) {
     return false;
 }
 
-std::optional<uint64_t> parse_number(const std::string& text) {
-    uint64_t value = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (result.ec != std::errc() || result.ptr == text.data()) return std::nullopt;
-    return value;
-}
-
 std::string first_line(const std::string& path) {
     std::ifstream file(path);
     std::string line;
@@ -46,7 +40,7 @@ std::string first_line(const std::string& path) {
 }
 
 // Returns nothing for "max", for other text that is not a number, and for a missing file.
-std::optional<uint64_t> number_in(const std::string& path) { return parse_number(first_line(path)); }
+std::optional<uint64_t> number_in(const std::string& path) { return read_number<uint64_t>(first_line(path)); }
 
 // The kernel writes a space, tab, newline or backslash in a mount point as \ooo.
 std::string unescape(const std::string& text) {
@@ -128,7 +122,7 @@ uint64_t reclaimable(const std::string& folder, bool unified) {
     uint64_t bytes = 0;
     for (std::string name, value; file >> name >> value;)
         if (name == prefix + "inactive_file" || name == prefix + "active_file")
-            bytes += parse_number(value).value_or(0);
+            bytes += read_number<uint64_t>(value).value_or(0);
     return bytes;
 }
 
@@ -167,8 +161,8 @@ uint32_t cgroup_cores(const std::string& root) {
                 std::istringstream words(first_line(folder + "/cpu.max"));
                 std::string first, second;
                 words >> first >> second;
-                quota = parse_number(first);
-                period = parse_number(second);
+                quota = read_number<uint64_t>(first);
+                period = read_number<uint64_t>(second);
             } else {
                 quota = number_in(folder + "/cpu.cfs_quota_us");
                 period = number_in(folder + "/cpu.cfs_period_us");

@@ -6,6 +6,7 @@
 
 #include <sched.h>
 
+#include "base/number.h"
 #include "platform/cgroup.h"
 
 namespace stagehand::platform {
@@ -13,8 +14,8 @@ namespace stagehand::platform {
 HostMemory read_host_memory(const std::string& root) {
     HostMemory memory;
     std::ifstream file(root + "/proc/meminfo");
-    std::string name, unit;
-    for (uint64_t kibibytes = 0; file >> name >> kibibytes; std::getline(file, unit)) {
+    for (std::string name, value, unit; file >> name >> value; std::getline(file, unit)) {
+        const uint64_t kibibytes = read_number<uint64_t>(value).value_or(0);
         const uint64_t bytes = kibibytes > UINT64_MAX / 1024 ? UINT64_MAX : kibibytes * 1024;
         if (name == "MemTotal:") memory.total_bytes = bytes;
         if (name == "MemAvailable:") memory.available_bytes = bytes;

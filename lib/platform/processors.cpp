@@ -1,17 +1,14 @@
 #include "platform/processors.h"
 
-#include <charconv>
+#include "base/number.h"
 
 namespace stagehand::platform {
 namespace {
 
-// Takes a number from the front of the text.
-std::optional<unsigned> take_number(std::string_view* text) {
-    unsigned number = 0;
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-    if (error != std::errc() || number >= CPU_SETSIZE) return std::nullopt;
-    text->remove_prefix(static_cast<size_t>(end - text->data()));
-    return number;
+// Takes the number of a processor from the front of the text.
+std::optional<unsigned> take_processor(std::string_view* text) {
+    const std::optional<unsigned> number = take_number<unsigned>(text);
+    return number && *number < CPU_SETSIZE ? number : std::nullopt;
 }
 
 bool take(std::string_view* text, char wanted) {
@@ -26,8 +23,8 @@ std::optional<cpu_set_t> parse_processors(std::string_view text) {
     cpu_set_t set;
     CPU_ZERO(&set);
     do {
-        const std::optional<unsigned> first = take_number(&text);
-        const std::optional<unsigned> last = first && take(&text, '-') ? take_number(&text) : first;
+        const std::optional<unsigned> first = take_processor(&text);
+        const std::optional<unsigned> last = first && take(&text, '-') ? take_processor(&text) : first;
         if (!first || !last || *last < *first) return std::nullopt;
         for (unsigned i = *first; i <= *last; i++) CPU_SET(i, &set);
     } while (take(&text, ','));

@@ -4,14 +4,15 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include <stagehand/backend.h>
 
+#include "base/number.h"
 #include "plugins/backend_dir.h"
 
 namespace stagehand::plugins {
@@ -28,15 +29,15 @@ std::string file_mapped_at(const void* address) {
     if (!maps) return path;
     char line[4608];
     while (std::fgets(line, sizeof line, maps.get())) {
-        uint64_t begin = 0, end = 0;
-        int name_at = 0;
-        if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %*s %n", &begin, &end, &name_at) != 2 ||
-            name_at == 0)
-            continue;
+        std::string_view rest = line;
+        const auto begin = take_number<uint64_t>(&rest, 16);
+        if (!rest.starts_with('-')) continue;
+        rest.remove_prefix(1);
+        const auto end = take_number<uint64_t>(&rest, 16);
         const uint64_t wanted = reinterpret_cast<uint64_t>(address);
-        if (wanted < begin || wanted >= end) continue;
-        line[std::strcspn(line, "\n")] = 0;
-        path = line + name_at;
+        if (!begin || !end || wanted < *begin || wanted >= *end) continue;
+        rest.remove_prefix(std::min(rest.find('/'), rest.size()));  // what is before the name has none
+        path = rest.substr(0, rest.find('\n'));
         break;
     }
     const std::string deleted = " (deleted)";

@@ -1,32 +1,26 @@
 #include "telemetry/line_file.h"
 
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 namespace stagehand::telemetry {
 
-LineFile::~LineFile() {
-    if (file_) std::fclose(file_);
-}
-
 Status LineFile::open(const char* path) {
     std::string next = path ? path : "";  // may throw, so it comes before any change
-    std::FILE* file = nullptr;
-    if (path) {
-        file = std::fopen(path, "we");
-        if (!file) return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(errno));
-    }
-    const bool failed = file_ && std::fclose(file_) != 0;
+    platform::OutputFile file;
+    if (path)
+        if (const int error = file.open(path))
+            return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(error));
+    const int failed = file_.close();
     const std::string ended = std::exchange(path_, std::move(next));
-    file_ = file;
+    file_ = std::move(file);
     return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written completely") : Status();
 }
 
 Status LineFile::write(const std::string& text) {
-    if (std::fputs((text + "\n").c_str(), file_) < 0 || std::fflush(file_) != 0)
-        return Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(errno));
-    return Status();
+    const int refused = file_.add(text + "\n");
+    const int failed = refused ? refused : file_.flush();
+    return failed ? Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(failed)) : Status();
 }
 
 }  // namespace stagehand::telemetry

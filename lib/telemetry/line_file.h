@@ -1,30 +1,25 @@
 // LineFile: a file that gets one line of JSON for each step.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "base/status.h"
+#include "platform/output_file.h"
 
 namespace stagehand::telemetry {
 
 // Not thread-safe.
 class LineFile {
 public:
-    LineFile() = default;
-    ~LineFile();
-    LineFile(const LineFile&) = delete;
-    LineFile& operator=(const LineFile&) = delete;
-
     // Begins a file. NULL ends the current file.
     Status open(const char* path);
-    bool is_open() const { return file_ != nullptr; }
+    bool is_open() const { return file_.is_open(); }
     // Writes the text and a newline. Each line is flushed, so that a reader of the file sees whole steps, also after a
     // crash.
     Status write(const std::string& text);
 
 private:
-    std::FILE* file_ = nullptr;
+    platform::OutputFile file_;
     std::string path_;
 };
 

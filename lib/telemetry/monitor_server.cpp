@@ -38,8 +38,8 @@ MonitorServer::MonitorServer(int listening, std::function<std::string()> answer,
 Status MonitorServer::start(int listening, std::function<std::string()> answer, const Limits& limits,
                             std::unique_ptr<MonitorServer>* out) {
     std::unique_ptr<MonitorServer> server(new MonitorServer(listening, std::move(answer), limits));
-    server->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->stop_ < 0)
+    server->stop_ = platform::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!server->stop_.is_open())
         return Status(SH_ERROR_IO, std::string("monitor: cannot make an eventfd: ") + std::strerror(errno));
     SH_TRY(platform::start_thread(
         "sh-monitor", [self = server.get()] { self->run(); }, &server->thread_));
@@ -49,25 +49,22 @@ Status MonitorServer::start(int listening, std::function<std::string()> answer, 
 
 MonitorServer::~MonitorServer() {
     if (thread_.joinable()) {
-        eventfd_write(stop_, 1);
+        eventfd_write(stop_.number(), 1);
         thread_.join();
     }
-    if (stop_ >= 0) close(stop_);
 }
 
-void MonitorServer::abandon() {
-    close(stop_);
-    stop_ = -1;
-}
+void MonitorServer::abandon() { (void)stop_.close(); }
 
 void MonitorServer::run() {
     std::vector<pollfd>& polled = polled_;
     while (true) {
         const auto before = Clock::now();
         const bool accepts = clients_.size() < limits_.clients && before >= accept_from_;
-        polled.assign({{stop_, POLLIN, 0}, {accepts ? listening_ : -1, POLLIN, 0}});
+        polled.assign({{stop_.number(), POLLIN, 0}, {accepts ? listening_ : -1, POLLIN, 0}});
         for (const Client& client : clients_)
-            polled.push_back({client.descriptor, static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
+            polled.push_back(
+                {client.descriptor.number(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
         if (poll(polled.data(), polled.size(), milliseconds_to_wait(before)) < 0) continue;
         if (polled[0].revents) break;
         const auto now = Clock::now();
@@ -95,14 +92,14 @@ int MonitorServer::milliseconds_to_wait(Clock::time_point now) const {
 
 void MonitorServer::take_clients(Clock::time_point now) {
     while (clients_.size() < limits_.clients) {
-        const int descriptor = accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (descriptor < 0) {
+        platform::Descriptor descriptor(accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (!descriptor.is_open()) {
             // A client that waits in the queue would make the socket ready all the time.
             if (!would_block() && errno != ECONNABORTED) accept_from_ = now + kPauseWithoutDescriptors;
             return;
         }
-        Client client{descriptor, now + limits_.patience, {}, {}, 0};
-        if (may_ask(descriptor))
+        Client client{std::move(descriptor), now + limits_.patience, {}, {}, 0};
+        if (may_ask(client.descriptor.number()))
             clients_.push_back(std::move(client));
         else
             let_go(client);
@@ -113,7 +110,7 @@ void MonitorServer::take_clients(Clock::time_point now) {
 bool MonitorServer::serve(Client& client) {
     if (client.answer.empty() && !read_request(client)) return false;
     while (client.sent < client.answer.size()) {
-        const ssize_t sent = send(client.descriptor, client.answer.data() + client.sent,
+        const ssize_t sent = send(client.descriptor.number(), client.answer.data() + client.sent,
                                   client.answer.size() - client.sent, MSG_NOSIGNAL);
         if (sent < 0) return would_block();
         client.sent += static_cast<size_t>(sent);
@@ -126,7 +123,7 @@ bool MonitorServer::read_request(Client& client) {
     try {
         while (client.request.size() < limits_.request_bytes && client.request.find('\n') == std::string::npos) {
             char bytes[256];
-            const ssize_t got = recv(client.descriptor, bytes,
+            const ssize_t got = recv(client.descriptor.number(), bytes,
                                      std::min(sizeof bytes, limits_.request_bytes - client.request.size()), 0);
             if (got < 0) return would_block();
             if (got == 0) return false;
@@ -143,8 +140,8 @@ bool MonitorServer::read_request(Client& client) {
 
 // The shutdown also ends the connection if a fork of the process has inherited it.
 void MonitorServer::let_go(Client& client) {
-    shutdown(client.descriptor, SHUT_RDWR);
-    close(client.descriptor);
+    shutdown(client.descriptor.number(), SHUT_RDWR);
+    (void)client.descriptor.close();
 }
 
 }  // namespace stagehand::telemetry

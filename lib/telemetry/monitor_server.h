@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::telemetry {
 
@@ -43,7 +44,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
     struct Client {
-        int descriptor;
+        platform::Descriptor descriptor;
         Clock::time_point until;
         std::string request;
         std::string answer;  // not empty if the request was read
@@ -56,12 +57,12 @@ private:
     void take_clients(Clock::time_point now);
     bool serve(Client& client);
     bool read_request(Client& client);
-    void let_go(Client& client);
+    static void let_go(Client& client);
 
     const int listening_;
     const std::function<std::string()> answer_;
     const Limits limits_;
-    int stop_ = -1;                // an eventfd
+    platform::Descriptor stop_;    // an eventfd
     std::vector<Client> clients_;  // used by the thread only, like the members below
     std::vector<pollfd> polled_;
     Clock::time_point accept_from_;  // the time of the next accept after the process ran out of descriptors

@@ -95,18 +95,16 @@ MonitorSocket::MonitorSocket(const std::string& path)
     : path_(path), name_(path.substr(path.find_last_of('/') + 1)), owner_(getpid()) {}
 
 MonitorSocket::~MonitorSocket() {
-    if (listening_ >= 0) close(listening_);
+    (void)listening_.close();
     struct stat found;
-    if (made_ && getpid() == owner_ && fstatat(folder_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (made_ && getpid() == owner_ && fstatat(folder_.number(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
         found.st_dev == device_ && found.st_ino == inode_)
-        unlinkat(folder_, name_.c_str(), 0);
-    if (folder_ >= 0) close(folder_);
+        unlinkat(folder_.number(), name_.c_str(), 0);
 }
 
 void MonitorSocket::abandon() {
-    close(listening_);
-    close(folder_);
-    listening_ = folder_ = -1;
+    (void)listening_.close();
+    (void)folder_.close();
     made_ = false;
 }
 
@@ -119,13 +117,13 @@ Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocke
     const size_t slash = path.find_last_of('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     std::unique_ptr<MonitorSocket> socket(new MonitorSocket(path));
-    int& descriptor = socket->folder_;
-    descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0 && errno == EACCES)
-        descriptor = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);  // may be entered, but not listed
-    if (descriptor < 0) return failed_call(path, "its folder could not be opened");
+    platform::Descriptor& descriptor = socket->folder_;
+    descriptor = platform::Descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!descriptor.is_open() && errno == EACCES)  // it may be entered, but not listed
+        descriptor = platform::Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!descriptor.is_open()) return failed_call(path, "its folder could not be opened");
     if (socket->name_.empty()) return failure(path, "is a folder, not a socket");
-    FolderLock alone(descriptor);
+    FolderLock alone(descriptor.number());
     SH_TRY(socket->replace_stale());
     SH_TRY(socket->listen_here());
     *out = std::move(socket);
@@ -135,44 +133,44 @@ Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocke
 // Removes a socket without a listener.
 Status MonitorSocket::replace_stale() const {
     struct stat found;
-    if (fstatat(folder_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
+    if (fstatat(folder_.number(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? Status() : failed_call(path_, "could not be inspected");
     if (!S_ISSOCK(found.st_mode)) return failure(path_, "exists already and is not a socket");
     if (found.st_uid != geteuid())
         return failure(path_, "belongs to " + user(found.st_uid) + ", not to " + user(geteuid()));
-    const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (probe < 0) return failed_call(path_, "a socket could not be created");
+    platform::Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!probe.is_open()) return failed_call(path_, "a socket could not be created");
     const sockaddr_un address = address_of(path_);
     const bool answered =
-        connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
+        connect(probe.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
     const int why = errno;
-    close(probe);
+    (void)probe.close();
     errno = why;
     if (answered) return failure(path_, "another process already listens there");
     if (errno == ENOENT) return Status();
     if (errno != ECONNREFUSED) return failed_call(path_, "is in use");
-    if (unlinkat(folder_, name_.c_str(), 0) != 0 && errno != ENOENT)
+    if (unlinkat(folder_.number(), name_.c_str(), 0) != 0 && errno != ENOENT)
         return failed_call(path_, "the socket of an ended process could not be removed");
     return Status();
 }
 
 Status MonitorSocket::listen_here() {
-    listening_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (listening_ < 0) return failed_call(path_, "a socket could not be created");
+    listening_ = platform::Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!listening_.is_open()) return failed_call(path_, "a socket could not be created");
     // The file takes its mode from the socket. Nobody can connect before the socket listens.
-    if (fchmod(listening_, 0600) != 0) return failed_call(path_, "its permissions could not be set");
+    if (fchmod(listening_.number(), 0600) != 0) return failed_call(path_, "its permissions could not be set");
     const sockaddr_un address = address_of(path_);
-    if (bind(listening_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    if (bind(listening_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
         return failed_call(path_, "could not be created");
     struct stat made;
-    if (fstatat(folder_, name_.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0)
+    if (fstatat(folder_.number(), name_.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0)
         return failed_call(path_, "could not be inspected");
     made_ = true;
     device_ = made.st_dev;
     inode_ = made.st_ino;
     if (!S_ISSOCK(made.st_mode) || (made.st_mode & 077))
         return failure(path_, "its file system does not support private sockets");
-    if (listen(listening_, kBacklog) != 0) return failed_call(path_, "could not listen");
+    if (listen(listening_.number(), kBacklog) != 0) return failed_call(path_, "could not listen");
     return Status();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::telemetry {
 
@@ -32,7 +33,7 @@ public:
     MonitorSocket(const MonitorSocket&) = delete;
     MonitorSocket& operator=(const MonitorSocket&) = delete;
 
-    int descriptor() const { return listening_; }
+    int descriptor() const { return listening_.number(); }
     const std::string& path() const { return path_; }
 
     // For the child of a fork: closes the inherited descriptors, and leaves the file to the parent. Needs no memory and
@@ -47,8 +48,9 @@ private:
     const std::string path_;
     const std::string name_;  // in its folder
     const pid_t owner_;
-    int folder_ = -1;  // kept open, because the path may be relative and the process may change its directory
-    int listening_ = -1;
+    platform::Descriptor
+        folder_;  // kept open, because the path may be relative and the process may change its directory
+    platform::Descriptor listening_;
     bool made_ = false;  // this process made the file, with this device and inode:
     dev_t device_ = 0;
     ino_t inode_ = 0;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "platform/output_file.h"
 #include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
@@ -66,14 +65,13 @@ class Recorder {
 public:
     Status start(const char* path) {
         std::lock_guard lock(mutex_);
-        if (file_) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
+        if (file_.is_open()) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
         std::string name = path;  // what may throw comes before anything has begun
-        std::FILE* const file = std::fopen(path, "we");
-        if (!file) return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(errno));
-        file_ = file;
+        if (const int error = file_.open(path))
+            return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(error));
         path_ = std::move(name);
         runtimes_.clear();
-        failed_ = std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file_) < 0;
+        failed_ = file_.add("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[") != 0;
         first_ = true;
         tracing.store(true, std::memory_order_relaxed);
         return Status();
@@ -81,11 +79,10 @@ public:
 
     Status stop() {
         std::lock_guard lock(mutex_);
-        if (!file_) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
+        if (!file_.is_open()) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
         tracing.store(false, std::memory_order_relaxed);
-        failed_ |= std::fputs("\n]}\n", file_) < 0;
-        failed_ |= std::fclose(file_) != 0;
-        file_ = nullptr;
+        failed_ |= file_.add("\n]}\n") != 0;
+        failed_ |= file_.close() != 0;
         return failed_ ? Status(SH_ERROR_IO, "trace " + path_ + ": could not be written completely") : Status();
     }
 
@@ -93,7 +90,7 @@ public:
     template <class Event>
     void record(Event&& event) noexcept {
         std::lock_guard lock(mutex_);
-        if (!file_) return;
+        if (!file_.is_open()) return;
         try {
             event(*this);
         } catch (...) {
@@ -131,13 +128,12 @@ public:
     // nothing is buffered when it begins, and it lets the file go.
     void before_fork() {
         mutex_.lock();
-        if (file_) failed_ |= std::fflush(file_) != 0;
+        if (file_.is_open()) failed_ |= file_.flush() != 0;
     }
     void after_fork(bool child) {
-        if (child && file_) {
+        if (child && file_.is_open()) {
             tracing.store(false, std::memory_order_relaxed);
-            std::fclose(file_);
-            file_ = nullptr;
+            file_.abandon();
         }
         mutex_.unlock();
     }
@@ -192,13 +188,13 @@ private:
     }
 
     void write(const JsonText& event) {
-        failed_ |= std::fputs(first_ ? "\n" : ",\n", file_) < 0;
-        first_ = false;
-        failed_ |= std::fputs(event.text().c_str(), file_) < 0;
+        const bool refused = file_.add((first_ ? "\n" : ",\n") + event.text()) != 0;
+        first_ &= refused;
+        failed_ |= refused;
     }
 
     std::mutex mutex_;
-    std::FILE* file_ = nullptr;
+    platform::OutputFile file_;
     std::string path_;
     std::map<std::string, Process, std::less<>> runtimes_;
     bool first_ = true;

@@ -35,6 +35,22 @@ PRINTS = re.compile(
     r"\b(std::cout|std::cerr|std::clog|stdout|stderr)\b|\b(printf|puts|putchar|perror|abort|exit|_exit|quick_exit|terminate)\s*\("
 )
 MAY_PRINT = {"lib/base/log.cpp"}
+LIBRARY = ("lib/", "backends/", "control/")
+# What has one owner in the library: the calls, the owner, and other files that make them.
+OWNED = [
+    (r"\b(strto\w+|ato[ifl]l?|sto(i|l|ll|ul|ull|f|d|ld)|v?f?s?scanf|from_chars)\s*\(", "lib/base/number.h", set()),
+    (r"\bv?sn?printf\s*\(", "lib/base/plain_format.h", set()),
+    (r"\b(fputs|fputc|fwrite|v?[fd]printf|ofstream|fdopen)\b", "lib/platform/output_file.h", MAY_PRINT),
+]
+# Calls that open a descriptor, which platform::Descriptor takes in the same statement.
+OPENS = re.compile(
+    r"\bopen(at)?\(.*\bO_|\bsocket\(.*\bSOCK_|\bF_DUPFD"
+    r"|(?<!\w)(::)?(accept4?|eventfd|memfd_create|pipe2?|epoll_create1?|timerfd_create|dup)\("
+)
+# Writes that may raise a signal, unless NoSignals or a flag keeps them from it.
+RAISES = re.compile(
+    r"(?<!\w)::(write|send)\(|(?<![\w.>])(pwrite|writev|pwritev2?|ftruncate|fallocate|send|send(to|msg|file))\("
+)
 
 
 def files(root):
@@ -88,6 +104,20 @@ def check_source(root, name, lines, text):
                 yield f"{name}:{number}: the library prints or ends the process: {line.strip()}"
 
 
+def check_owned(name, text):
+    """Numbers, files and descriptors go through one place each: locales, signals and closed standard streams matter."""
+    lines = without_comments(text).splitlines()
+    for number, line in enumerate(lines, 1):
+        for calls, owner, others in OWNED:
+            if re.search(calls, line) and name != owner and name not in others:
+                yield f"{name}:{number}: {owner} does this: {line.strip()}"
+        near = "".join(lines[max(0, number - 2) : number + 2])
+        if OPENS.search(line) and "Descriptor" not in near and name != "lib/platform/descriptor.h":
+            yield f"{name}:{number}: platform::Descriptor does not own what this opens: {line.strip()}"
+        if RAISES.search(line) and "NoSignals" not in text and "MSG_NOSIGNAL" not in near:
+            yield f"{name}:{number}: this write may raise a signal: {line.strip()}"
+
+
 # A definition's first line, as clang-format leaves it: outside of functions, and no block of its own.
 BEGINS = re.compile(
     r"( {0,4})(?! )(?!.*\b(if|for|while|switch|else|do|catch|try|namespace|class|struct|enum|union|extern)\b)"
@@ -136,6 +166,8 @@ def check(root, name):
         yield from check_source(root, name, lines, text)
     if kind in {".c", ".cpp", ".h", ".hpp"}:
         yield from check_functions(name, lines)
+    if kind in {".cpp", ".h"} and name.startswith(LIBRARY):
+        yield from check_owned(name, text)
     if kind == ".md":
         yield from check_links(root, name, text)
 
@@ -187,12 +219,12 @@ def check_crates(root, names):
 
 
 def check_documented(root, names):
-    """Every variable that the code reads is told to those who set it."""
+    """Every variable that the library reads is told to those who set it, and those of its own everywhere."""
     told = pathlib.Path(root, "docs/environment.md").read_text()
     for name in names:
         if pathlib.PurePath(name).suffix in {".c", ".cpp", ".h"}:
-            for variable in re.findall(r'getenv\("(STAGEHAND_\w+)"\)', pathlib.Path(root, name).read_text()):
-                if variable not in told:
+            for variable in re.findall(r'getenv\("(\w+)"\)', pathlib.Path(root, name).read_text()):
+                if variable not in told and (name.startswith(LIBRARY) or variable.startswith("STAGEHAND_")):
                     yield f"{name}: docs/environment.md does not tell of {variable}"
 
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/number.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -26,11 +28,10 @@ Status split_name(const std::string& name, std::string* backend, uint32_t* index
     *index = 0;
     if (colon == std::string::npos && !backend->empty()) return Status();
     const std::string digits = colon == std::string::npos ? "" : name.substr(colon + 1);
-    const bool number = !digits.empty() && digits.size() <= 4 &&
-                        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const std::optional<uint32_t> number = digits.size() <= 4 ? read_number<uint32_t>(digits) : std::nullopt;
     if (backend->empty() || !number)
         return Status(SH_ERROR_INVALID_ARGUMENT, "device name \"" + name + "\" is not of the form backend:number");
-    *index = static_cast<uint32_t>(std::stoul(digits));
+    *index = *number;
     return Status();
 }
 

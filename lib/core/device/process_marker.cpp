@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string>
 
+#include "platform/descriptor.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -46,7 +48,7 @@ Status claim_process() {
             "another copy of libstagehand manages devices in this process, and neither copy knows the other's memory "
             "(STAGEHAND_ALLOW_DUPLICATE=1 allows this copy to go on)");
     // Without a free descriptor there is no marker. That is no reason to refuse.
-    memfd_create(kMarker, MFD_CLOEXEC);
+    (void)platform::Descriptor(memfd_create(kMarker, MFD_CLOEXEC)).release();
     claimed = true;
     return Status();
 }

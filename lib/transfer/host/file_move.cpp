@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+#include "base/no_signals.h"
+
 namespace stagehand::transfer {
 namespace {
 
@@ -14,6 +16,7 @@ constexpr uint64_t kRequestBytes = 512 << 10;
 }  // namespace
 
 Status FileMove::write(StagingRange& range, void* memory, uint64_t bytes, uint64_t offset) {
+    const NoSignals quiet;
     return move(range, true, static_cast<char*>(memory), bytes, offset);
 }
 

@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
+#include <string_view>
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/no_signals.h"
+#include "base/number.h"
 #include "base/size_text.h"
 
 namespace stagehand::transfer {
@@ -25,26 +26,33 @@ constexpr char kStem[] = "stagehand-contents-";  // then the process, when it wa
 
 // When a process was started, in ticks since the machine was: a process with the same number later has another time. 0:
 // there is no such process.
-uint64_t started_at(long process) {
+uint64_t started_at(uint64_t process) {
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     size_t at = text.rfind(')');  // the name before it may have any characters
     for (int field = 2; field < 22 && at != std::string::npos; field++) at = text.find(' ', at + 1);
-    return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
+    if (at == std::string::npos) return 0;
+    std::string_view rest = std::string_view(text).substr(at + 1);
+    return take_number<uint64_t>(&rest).value_or(0);
 }
 
-// Removes files of processes that are gone.
+// Whether it is the name of a file of a process that is gone.
+bool is_stale(std::string_view name) {
+    if (!name.starts_with(kStem)) return false;
+    name.remove_prefix(sizeof kStem - 1);
+    const size_t first = std::min(name.find('-'), name.size()),
+                 second = std::min(name.find('-', first + 1), name.size());
+    const auto process = read_number<uint64_t>(name.substr(0, first));
+    const auto started =
+        second > first ? read_number<uint64_t>(name.substr(first + 1, second - first - 1)) : std::nullopt;
+    return process && started && started_at(*process) != *started;
+}
+
 void remove_stale_files(const std::string& folder) {
     DIR* const directory = opendir(folder.c_str());
     if (!directory) return;
     while (const dirent* const entry = readdir(directory)) {
-        long process = 0;
-        unsigned long long started = 0, number = 0;
-        const char* const rest = entry->d_name + sizeof kStem - 1;
-        if (std::strncmp(entry->d_name, kStem, sizeof kStem - 1) != 0 ||
-            std::sscanf(rest, "%ld-%llu-%llu", &process, &started, &number) != 3)
-            continue;
-        if (started_at(process) != started) (void)unlinkat(dirfd(directory), entry->d_name, 0);
+        if (is_stale(entry->d_name)) (void)unlinkat(dirfd(directory), entry->d_name, 0);
     }
     closedir(directory);
 }
@@ -53,7 +61,6 @@ void remove_stale_files(const std::string& folder) {
 
 StagingFile::~StagingFile() {
     if (!path_.empty()) (void)unlink(path_.c_str());
-    if (descriptor_ >= 0) (void)close(descriptor_);
 }
 
 Status StagingFile::open(const std::string& folder, std::shared_ptr<StagingFile>* out) {
@@ -68,8 +75,8 @@ Status StagingFile::open_in(const std::string& folder) {
     folder_ = folder;
     constexpr int kFlags = O_RDWR | O_CLOEXEC;
     for (const int direct : {O_DIRECT, 0}) {
-        descriptor_ = ::open(folder.c_str(), kFlags | O_TMPFILE | direct, 0600);
-        if (descriptor_ >= 0) return Status();
+        descriptor_ = platform::Descriptor(::open(folder.c_str(), kFlags | O_TMPFILE | direct, 0600));
+        if (descriptor_.is_open()) return Status();
     }
     // EISDIR: a kernel or a file system that does not know unnamed files.
     return errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL ? open_named(folder) : failed(true, errno);
@@ -77,16 +84,17 @@ Status StagingFile::open_in(const std::string& folder) {
 
 Status StagingFile::open_named(const std::string& folder) {
     static std::atomic<uint64_t> count{0};
-    const long process = static_cast<long>(getpid());
+    const auto process = static_cast<uint64_t>(getpid());
     path_ = folder + "/" + kStem + std::to_string(process) + "-" + std::to_string(started_at(process)) + "-" +
             std::to_string(count.fetch_add(1));
     for (const int direct : {O_DIRECT, 0}) {
-        descriptor_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_TRUNC | direct, 0600);
-        if (descriptor_ >= 0) break;
+        descriptor_ =
+            platform::Descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_TRUNC | direct, 0600));
+        if (descriptor_.is_open()) break;
         // O_DIRECT is refused after the file was made.
         if (errno != EINVAL) break;
     }
-    if (descriptor_ < 0) {
+    if (!descriptor_.is_open()) {
         const int error = errno;
         path_.clear();
         return failed(true, error);
@@ -101,14 +109,9 @@ uint64_t aligned(uint64_t bytes) {
     return (bytes + StagingFile::kAlignment - 1) / StagingFile::kAlignment * StagingFile::kAlignment;
 }
 
-// A call beyond this limit of the process would end it with a signal.
-bool is_too_large(uint64_t end) {
-    struct rlimit limit = {};
-    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && end > limit.rlim_cur;
-}
-
 template <class Call>
 int until_done(Call&& call) {
+    const NoSignals quiet;
     int error = 0;
     do {
         error = call() == 0 ? 0 : errno;
@@ -138,20 +141,19 @@ Status StagingFile::take_room(uint64_t bytes, uint64_t* out_begin) {
 
 // Returns the error's number, or 0.
 int StagingFile::allocate(uint64_t begin, uint64_t bytes) {
-    if (is_too_large(begin + bytes)) return EFBIG;
-    const int error =
-        until_done([&] { return fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)); });
+    const int error = until_done(
+        [&] { return fallocate(descriptor_.number(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)); });
     if (error != EOPNOTSUPP) return error;
     // Without a promise the room may be gone later: then the pause fails. Room that was used before is there still.
     const uint64_t more = begin + bytes - std::min(begin + bytes, end_);
     struct statvfs left = {};
-    return fstatvfs(descriptor_, &left) == 0 && uint64_t(left.f_bavail) * left.f_frsize < more ? ENOSPC : 0;
+    return fstatvfs(descriptor_.number(), &left) == 0 && uint64_t(left.f_bavail) * left.f_frsize < more ? ENOSPC : 0;
 }
 
 void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
     uint64_t room = aligned(bytes);
     (void)until_done([&] {
-        return fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+        return fallocate(descriptor_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                          static_cast<off_t>(room));
     });
     try {
@@ -170,8 +172,8 @@ void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
 }
 
 void StagingFile::give_up_direct() noexcept {
-    const int flags = fcntl(descriptor_, F_GETFL);
-    if (flags >= 0) (void)fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT);
+    const int flags = fcntl(descriptor_.number(), F_GETFL);
+    if (flags >= 0) (void)fcntl(descriptor_.number(), F_SETFL, flags & ~O_DIRECT);
 }
 
 Status StagingFile::failed(bool writing, int error) const {

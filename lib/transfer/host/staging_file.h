@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::transfer {
 
@@ -32,7 +33,7 @@ public:
     static constexpr uint64_t kAlignment = 64 << 10;  // at least the block of usual file systems
 
     const std::string& folder() const { return folder_; }
-    int descriptor() const { return descriptor_; }
+    int descriptor() const { return descriptor_.number(); }
     // The file system refuses direct reads and writes. Any thread may find that out.
     void give_up_direct() noexcept;
     Status failed(bool writing, int error) const;
@@ -42,7 +43,7 @@ private:
     Status open_named(const std::string& folder);
     int allocate(uint64_t begin, uint64_t bytes);
 
-    int descriptor_ = -1;
+    platform::Descriptor descriptor_;
     uint64_t end_ = 0;                   // of all room that was ever taken
     std::map<uint64_t, uint64_t> free_;  // parts before it that nobody uses: begin and bytes
     std::string folder_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/plain_format.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -20,22 +20,17 @@ constexpr int kPipeBytes = 256 << 10;
 
 Status unreadable(const char* from, uint64_t bytes, uint64_t done, int error) {
     char text[256];
-    std::snprintf(text, sizeof text,
-                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64 " bytes at %p, got %" PRIu64
-                  ": %s",
-                  bytes, static_cast<const void*>(from), done, std::strerror(error));
+    plain_format(text, sizeof text,
+                 "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64 " bytes at %p, got %" PRIu64
+                 ": %s",
+                 bytes, static_cast<const void*>(from), done, std::strerror(error));
     return Status(SH_ERROR_SOURCE, text);
 }
 
 }  // namespace
 
-MappedReader::~MappedReader() { close_pipe(); }
-
 void MappedReader::close_pipe() {
-    for (int& end : pipe_) {
-        if (end >= 0) close(end);
-        end = -1;
-    }
+    for (platform::Descriptor& end : pipe_) (void)end.close();
 }
 
 Status MappedReader::read(const char* from, char* to, uint64_t bytes) {
@@ -68,22 +63,21 @@ int64_t MappedReader::read_some(const char* from, char* to, uint64_t bytes) {
 }
 
 int64_t MappedReader::read_through_pipe(const char* from, char* to, uint64_t bytes) {
-    if (pipe_[0] < 0) {
-        if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) {
-            const int error = errno;
-            pipe_[0] = pipe_[1] = -1;
-            return -error;
-        }
-        const int capacity = fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes);
+    if (!pipe_[1].is_open()) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return -errno;
+        for (const int i : {0, 1}) pipe_[i] = platform::Descriptor(ends[i]);
+        if (!pipe_[0].is_open() || !pipe_[1].is_open()) return close_pipe(), -EMFILE;
+        const int capacity = fcntl(pipe_[1].number(), F_SETPIPE_SZ, kPipeBytes);
         pipe_bytes_ = capacity > 0 ? static_cast<uint64_t>(capacity) : 4096;
     }
     ssize_t written = 0;
     do {
-        written = write(pipe_[1], from, std::min(bytes, pipe_bytes_));
+        written = write(pipe_[1].number(), from, std::min(bytes, pipe_bytes_));
     } while (written < 0 && errno == EINTR);
     if (written <= 0) return written < 0 ? -errno : -EFAULT;
     for (ssize_t taken = 0; taken < written;) {
-        const ssize_t got = ::read(pipe_[0], to + taken, static_cast<size_t>(written - taken));
+        const ssize_t got = ::read(pipe_[0].number(), to + taken, static_cast<size_t>(written - taken));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             const int error = got < 0 ? errno : EIO;

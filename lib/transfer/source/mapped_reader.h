@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::transfer {
 
@@ -13,7 +14,6 @@ class MappedReader {
 public:
     // If `vm_read` is false, the reader behaves as on a system that forbids process_vm_readv().
     explicit MappedReader(bool vm_read) : vm_read_(vm_read) {}
-    ~MappedReader();
     MappedReader(const MappedReader&) = delete;
     MappedReader& operator=(const MappedReader&) = delete;
 
@@ -27,7 +27,8 @@ private:
     void close_pipe();
 
     bool vm_read_;
-    int pipe_[2] = {-1, -1};  // used if process_vm_readv() is forbidden: the kernel copies into the pipe and out of it
+    platform::Descriptor
+        pipe_[2];  // used if process_vm_readv() is forbidden: the kernel copies into the pipe and out of it
     uint64_t pipe_bytes_ = 0;
 };
 

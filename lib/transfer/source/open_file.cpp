@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -16,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/plain_format.h"
 #include "platform/anonymous_memory.h"
 
 namespace stagehand::transfer {
@@ -36,10 +36,10 @@ Status bad_descriptor(int descriptor, const std::string& why) {
     return Status(SH_ERROR_INVALID_ARGUMENT, "file: descriptor " + std::to_string(descriptor) + " " + why);
 }
 
-int reopen(int descriptor, int flags) {
+platform::Descriptor reopen(int descriptor, int flags) {
     char path[40];
-    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    return open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
+    plain_format(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    return platform::Descriptor(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags));
 }
 
 // The struct statx of Linux 6.1 and later. The headers of Debian 12 lack its last members.
@@ -54,7 +54,7 @@ constexpr unsigned kStatxDirectAlign = 0x2000;
 void find_alignment(OpenFile* file) {
     StatxWithDirect info = {};
     static_assert(offsetof(StatxWithDirect, memory_alignment) == 0x98);
-    if (syscall(SYS_statx, file->direct_file, "", AT_EMPTY_PATH, kStatxDirectAlign, &info) != 0) return;
+    if (syscall(SYS_statx, file->direct_file.number(), "", AT_EMPTY_PATH, kStatxDirectAlign, &info) != 0) return;
     if (!(info.mask & kStatxDirectAlign)) return;
     const auto usable = [](uint32_t value) { return value > 0 && value <= 4096 && (value & (value - 1)) == 0; };
     if (usable(info.memory_alignment) && usable(info.offset_alignment)) {
@@ -70,7 +70,7 @@ bool direct_reads_work(const OpenFile& file) {
     if (!memory) return false;
     ssize_t got = 0;
     do {
-        got = pread(file.direct_file, memory, page, 0);
+        got = pread(file.direct_file.number(), memory, page, 0);
     } while (got < 0 && errno == EINTR);
     std::free(memory);
     return got >= 0;
@@ -85,11 +85,11 @@ Status open_new(int descriptor, const struct stat& info, OpenFile* file) {
     file->inode = info.st_ino;
     // The library opens a file description of its own, because flags and read-ahead advice belong to the caller's.
     file->file = reopen(descriptor, 0);
-    if (file->file < 0) {
+    if (!file->file.is_open()) {
         if (flags & O_DIRECT)
             return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened again without it");
-        file->file = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
-        if (file->file < 0) {
+        file->file = platform::Descriptor(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+        if (!file->file.is_open()) {
             const int error = errno;
             if (error == EMFILE || error == ENFILE)
                 return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
@@ -98,20 +98,12 @@ Status open_new(int descriptor, const struct stat& info, OpenFile* file) {
         }
     }
     file->direct_file = reopen(descriptor, O_DIRECT);
-    if (file->direct_file >= 0 && !direct_reads_work(*file)) {
-        close(file->direct_file);
-        file->direct_file = -1;
-    }
-    if (file->direct_file >= 0) find_alignment(file);
+    if (file->direct_file.is_open() && !direct_reads_work(*file)) (void)file->direct_file.close();
+    if (file->direct_file.is_open()) find_alignment(file);
     return Status();
 }
 
 }  // namespace
-
-OpenFile::~OpenFile() {
-    if (file >= 0) close(file);
-    if (direct_file >= 0) close(direct_file);
-}
 
 Status open_file(int descriptor, OpenFile** out_file) {
     struct stat info = {};
@@ -139,12 +131,12 @@ void close_file(OpenFile* file) {
 
 const char* file_name(int descriptor, char* buffer, size_t capacity) {
     char path[40];
-    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    plain_format(path, sizeof path, "/proc/self/fd/%d", descriptor);
     const ssize_t length = readlink(path, buffer, capacity - 1);
     if (length > 0)
         buffer[length] = 0;
     else
-        std::snprintf(buffer, capacity, "file descriptor %d", descriptor);
+        plain_format(buffer, capacity, "file descriptor %d", descriptor);
     return buffer;
 }
 

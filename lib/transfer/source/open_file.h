@@ -7,19 +7,15 @@
 #include <sys/types.h>
 
 #include "base/status.h"
+#include "platform/descriptor.h"
 
 namespace stagehand::transfer {
 
 struct OpenFile {
-    OpenFile() = default;
-    ~OpenFile();
-    OpenFile(const OpenFile&) = delete;
-    OpenFile& operator=(const OpenFile&) = delete;
-
     dev_t device = 0;
     ino_t inode = 0;
-    int file = -1;
-    int direct_file = -1;              // -1 if the file system refuses direct reads
+    platform::Descriptor file;
+    platform::Descriptor direct_file;  // not open if the file system refuses direct reads
     uint32_t memory_alignment = 4096;  // of direct reads
     uint32_t offset_alignment = 4096;
     uint64_t users = 0;

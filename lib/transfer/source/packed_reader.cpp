@@ -1,10 +1,10 @@
 #include "transfer/source/packed_reader.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <span>
 #include <string>
 
+#include "base/plain_format.h"
 #include "transfer/source/open_file.h"
 
 namespace stagehand::transfer {
@@ -24,7 +24,7 @@ std::string place_text(const Source& source) {
     if (source.kind == SH_SOURCE_FILE)
         return std::string(file_name(source.file, name, sizeof name)) + ", packed tensor at byte " +
                std::to_string(source.file_offset);
-    std::snprintf(name, sizeof name, "packed tensor at %p", source.pointer);
+    plain_format(name, sizeof name, "packed tensor at %p", source.pointer);
     return name;
 }
 

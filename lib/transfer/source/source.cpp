@@ -33,8 +33,8 @@ Status open_range(const sh_segment& segment, Source* source) {
                                         std::to_string(segment.bytes) + " reach past the end of any file");
     }
     SH_TRY(open_file(static_cast<int>(segment.file), &source->opened));
-    source->file = source->opened->file;
-    source->direct_file = source->opened->direct_file;
+    source->file = source->opened->file.number();
+    source->direct_file = source->opened->direct_file.number();
     source->file_offset = segment.file_offset;
     return Status();
 }

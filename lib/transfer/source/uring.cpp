@@ -8,6 +8,7 @@
 #endif
 
 #include <sched.h>
+#include <unistd.h>
 
 namespace stagehand::transfer {
 
@@ -45,6 +46,8 @@ int Uring::open(uint32_t depth) {
     auto state = std::make_unique<State>();
     if (const int result = io_uring_queue_init(depth, &state->ring, 0); result < 0) return -result;
     state->open = true;
+    // The process has closed a standard descriptor. This ring has its number until another one is open.
+    if (state->ring.ring_fd <= STDERR_FILENO) return open(depth);
     if (const int error = try_out(&state->ring)) return error;
     state_ = std::move(state);
     return 0;

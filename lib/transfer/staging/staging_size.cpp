@@ -1,10 +1,10 @@
 #include "transfer/staging/staging_size.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
 #include "base/log.h"
+#include "base/number.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -19,9 +19,8 @@ constexpr uint32_t kDefaultThreads = 12;
 
 uint32_t threads_from(const char* text) {
     if (!text || !*text) return 0;
-    uint32_t threads = 0;
-    const auto result = std::from_chars(text, text + std::strlen(text), threads);
-    if (result.ec == std::errc() && *result.ptr == 0 && threads >= 1 && threads <= kMostThreads) return threads;
+    const uint32_t threads = read_number<uint32_t>(text).value_or(0);
+    if (threads >= 1 && threads <= kMostThreads) return threads;
     log_line(SH_LOG_WARNING, "STAGEHAND_STAGING_THREADS is ignored: \"%.40s\" is not a number from 1 to %u", text,
              kMostThreads);
     return 0;

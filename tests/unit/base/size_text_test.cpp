@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "../comma_locale.h"
+
 namespace stagehand {
 namespace {
 
@@ -18,6 +20,12 @@ TEST(SizeText, is_short) {
     EXPECT_EQ(size_text((uint64_t(1) << 30) - 1), "1.00 GiB");
     EXPECT_EQ(size_text(uint64_t(1002) << 20), "1002 MiB");
     EXPECT_EQ(size_text(UINT64_MAX), "16.0 EiB");
+}
+
+TEST(SizeText, is_the_same_in_every_locale) {
+    const test::CommaLocale comma;
+    if (!comma.is_set()) GTEST_SKIP() << "a locale with a comma cannot be made here";
+    EXPECT_EQ(size_text(22'720'000), "21.7 MiB");
 }
 
 TEST(SizeText, can_be_typed_where_that_is_wanted) {

@@ -4,6 +4,8 @@
 
 #include <stagehand/occupancy.h>
 
+#include "../comma_locale.h"
+
 namespace stagehand::control {
 namespace {
 
@@ -40,7 +42,11 @@ TEST(ControlOrder, RoutesAndMethods) {
         EXPECT_TRUE(find_route(path)->takes("POST"));
     }
     EXPECT_TRUE(find_route("/memory?x=1"));
-    for (const char* path : {"", "/", "/memory/", "/Memory", "/release", "memory", "//memory"})
+    for (const char* path : {"http://localhost/memory", "http://127.0.0.1:8431/memory?x=1", "HTTP://[::1]:1/memory"})
+        EXPECT_TRUE(find_route(path)) << path;
+    for (const char* path :
+         {"http://", "http://localhost", "http://localhost?/memory", "http://localhost//memory",
+          "/http://localhost/memory", "", "/", "/memory/", "/Memory", "/release", "memory", "//memory"})
         EXPECT_FALSE(find_route(path)) << path;
 }
 
@@ -70,6 +76,17 @@ TEST(ControlOrder, QueriesOfVllm) {
     EXPECT_TRUE(read("/wake_up", "{}").resumes);
     EXPECT_EQ(read("/wake_up?tags=weights&tags=kv%5fcache&tags=a+b").tags, Tags({"weights", "kv_cache", "a b"}));
     EXPECT_EQ(read("/wake_up?wait_seconds=2.5").wait_seconds, 2.5);
+    EXPECT_EQ(read("http://localhost/wake_up?wait_seconds=2.5").wait_seconds, 2.5) << "as a proxy asks";
+}
+
+// An engine may have set any locale.
+TEST(ControlOrder, NumbersAreTheSameInEveryLocale) {
+    const test::CommaLocale comma;
+    if (!comma.is_set()) GTEST_SKIP() << "a locale with a comma cannot be made here";
+    EXPECT_EQ(read("/sleep?wait_seconds=0.5").wait_seconds, 0.5);
+    EXPECT_EQ(read(kRelease, R"({"wait_seconds": 0.5})").wait_seconds, 0.5);
+    Order order;
+    EXPECT_FALSE(read("/sleep?wait_seconds=0,5", "", &order).ok());
 }
 
 TEST(ControlOrder, WhatIsWrongIsNamed) {
@@ -103,6 +120,11 @@ TEST(ControlOrder, WhatIsWrongIsNamed) {
         {"/wake_up?level=1", "", "\"level\""},
         {"/wake_up?wait_seconds=soon", "", "\"soon\""},
         {"/wake_up?wait_seconds=nan", "", "wait_seconds"},
+        {"/wake_up?wait_seconds=0x10", "", "\"0x10\""},
+        {"/wake_up?wait_seconds=+1", "", "\" 1\""},
+        {"/wake_up?wait_seconds=1%20", "", "\"1 \""},
+        {"/wake_up?wait_seconds=%2b1", "", "\"+1\""},
+        {"/wake_up?wait_seconds=", "", "\"\""},
     };
     for (const auto& wrong : cases) {
         Order order;

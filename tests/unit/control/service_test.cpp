@@ -77,6 +77,17 @@ TEST_F(ControlService, ABadRequestChangesNothing) {
     EXPECT_EQ(stand_in_->calls, 0);
 }
 
+TEST_F(ControlService, NothingIsIgnoredSilently) {
+    for (const char* target : {"/memory", "/metrics", "/is_sleeping"}) {
+        EXPECT_EQ(ask("GET", target, "{}").status, 200u) << target;
+        EXPECT_EQ(ask("GET", (std::string("http://localhost") + target).c_str()).status, 200u) << target;
+        EXPECT_EQ(ask("GET", (std::string(target) + "?tags=weights").c_str()).status, 400u) << target;
+        const Answer answer = ask("GET", target, R"({"tags": ["weights"]})");
+        EXPECT_EQ(answer.status, 400u) << target;
+        EXPECT_NE(answer.body.find("takes no arguments"), std::string::npos) << answer.body;
+    }
+}
+
 TEST_F(ControlService, OthersInTheWayAreWaitedFor) {
     stand_in_->on_change = [&](const Order&) { return stand_in_->calls < 4 ? Status(SH_ERROR_BUSY) : Status(); };
     EXPECT_EQ(release("").status, 200u);
