@@ -154,6 +154,9 @@ TEST_P(ControlTest, OnlyTheRightClientsGetIn) {
 TEST_P(ControlTest, WhatIsNoRequestIsRefused) {
     EXPECT_EQ(get("/nowhere").status, 404);
     EXPECT_EQ(post("/memory").status, 405);
+    EXPECT_EQ(get("/memory?tags=weights").status, 400) << "nothing is ignored";
+    EXPECT_EQ(http(address_, "GET", "/memory", R"({"tags": ["weights"]})", token_).status, 400);
+    EXPECT_EQ(get("http://localhost/memory").status, 200) << "as a proxy asks";
     EXPECT_EQ(post("/release_memory_occupation", "{").status, 400);
     EXPECT_EQ(post("/release_memory_occupation", std::string(65537, ' ')).status, 413);
     EXPECT_EQ(post("/release_memory_occupation", std::string(3 << 20, 'x')).status, 413);

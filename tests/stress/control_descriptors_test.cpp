@@ -1,0 +1,57 @@
+// The control of a process that has closed 0, 1 and 2: none of its sockets, and of what its loop opens, is there.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include <stagehand/stagehand.h>
+
+#include "../telemetry/monitor_client.h"
+#include "http_client.h"
+
+namespace stagehand::test {
+namespace {
+
+bool has_standard_descriptor() {
+    for (const int number : {0, 1, 2})
+        if (fcntl(number, F_GETFD) >= 0) return true;
+    return false;
+}
+
+// Returns the number of the part that failed, or 0.
+int serves_as_a_daemon(const Folder& folder) {
+    for (const int number : {0, 1, 2}) close(number);
+    const std::string path = folder.at("control");
+    for (const bool tcp : {false, true}) {
+        sh_device* device = nullptr;
+        if (sh_device_open("host", nullptr, &device) != SH_OK) return 1;
+        sh_control_options options = SH_CONTROL_OPTIONS_INIT;
+        options.address = tcp ? "127.0.0.1:0" : path.c_str();
+        options.token = tcp ? "token-0123456789" : nullptr;
+        sh_control* control = nullptr;
+        if (sh_control_start(device, &options, &control) != SH_OK) return 2;
+        if (has_standard_descriptor()) return 3;
+        sh_control_info info = SH_CONTROL_INFO_INIT;
+        if (sh_control_get_info(control, &info) != SH_OK) return 4;
+        HttpClient client(info.address);  // which has a standard descriptor itself
+        client.send(request_text("GET", "/memory", "", tcp ? "token-0123456789" : ""));
+        if (client.receive().status != 200) return 5;
+        if (fcntl(1, F_GETFD) >= 0 || fcntl(2, F_GETFD) >= 0) return 6;
+        if (sh_control_stop(control) != SH_OK) return 7;
+        sh_device_close(device);
+    }
+    return 0;
+}
+
+TEST(ControlDescriptors, AreNoneOfTheStandardOnes) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    EXPECT_EXIT(
+        {
+            const Folder folder;
+            _exit(serves_as_a_daemon(folder));
+        },
+        testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace stagehand::test
