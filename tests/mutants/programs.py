@@ -1,0 +1,123 @@
+"""The test programs of the suites unit, conformance and stress: the likeliest to notice a mistake in a file first."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+SUITES = {"unit", "conformance", "stress"}
+# A test that says nothing for so long hangs. The longest takes a third of it on a quiet machine.
+SILENT_SECONDS = 100
+# (beginning of the file's name, tests with filters), from the most special one on. All others follow in their order.
+FIRST = [
+    ("lib/core/spill/", [("unit-core", "*Spill*:PackedBuffer*"), ("stress-failed-calls", ""), ("stress-spill", "")]),
+    ("lib/core/occupancy/", [("unit-core", "*Occupancy*"), ("stress-failed-calls", ""), ("stress-occupancy", "")]),
+    (
+        "lib/core/movement/",
+        [
+            ("unit-core", "*Dirty*:*Changes*:*Held*:*Written*:*Write*:*Streaming*"),
+            ("stress-failed-calls", ""),
+            ("thread-streams-stub", ""),
+            ("stress-fault", ""),
+        ],
+    ),
+    ("lib/transfer/", [("unit-transfer", ""), ("stress-failed-calls", ""), ("stress-spill", "")]),
+]
+NEXT = [("unit-core", ""), ("stress-fault", ""), ("stress-contents", ""), ("stress-helper-faults", "")]
+
+
+class Programs:
+    def __init__(self, copy):
+        self.copy = copy
+        listed = subprocess.run(
+            ["meson", "introspect", "--tests", copy.build], capture_output=True, text=True, check=True
+        ).stdout
+        self.tests = {
+            test["name"]: test
+            for test in json.loads(listed)
+            if any(suite.rpartition(":")[2] in SUITES for suite in test["suite"]) and self.target_of(test)
+        }
+        depends = {name for test in self.tests.values() for name in self.prerequisites(test)}
+        copy.dev_build(*sorted(depends), *sorted({self.target_of(test) for test in self.tests.values()}))
+
+    def target_of(self, test):
+        """The program's name in the build folder, or None if it is not built there."""
+        path = os.path.relpath(test["cmd"][0], self.copy.build)
+        return None if path.startswith("..") else path
+
+    def prerequisites(self, test):
+        """The plugins and libraries that the program loads: what it depends on besides its own file."""
+        targets = {target.get("id"): target for target in self.targets()}
+        for name in test.get("depends", []):
+            for file in targets.get(name, {}).get("filename", []):
+                yield os.path.relpath(file, self.copy.build)
+
+    def targets(self):
+        if not hasattr(self, "introspected"):
+            told = subprocess.run(
+                ["meson", "introspect", "--targets", self.copy.build], capture_output=True, text=True, check=True
+            )
+            self.introspected = json.loads(told.stdout)
+        return self.introspected
+
+    def order(self, file):
+        chosen = next((tests for prefix, tests in FIRST if file.startswith(prefix)), []) + NEXT
+        rest = sorted(self.tests, key=lambda name: (name.startswith("stress"), name))
+        seen = set()
+        for name, only in chosen + [(name, "") for name in rest]:
+            if name in self.tests and (name, only) not in seen:
+                seen.add((name, only))
+                yield name, only
+
+    def first_failure(self, file, seconds):
+        """The test that fails first, or "" if none does in that time."""
+        deadline = time.monotonic() + seconds
+        for name, only in self.order(file):
+            test = self.tests[name]
+            if self.copy.ninja(self.target_of(test)).returncode != 0:
+                return f"{name} cannot be linked"
+            if time.monotonic() > deadline:
+                break
+            if failure := self.run(test, only, deadline):
+                return f"{name} {failure}"
+        return ""
+
+    def run(self, test, only, deadline):
+        """How the test failed, or "" if it did not, or not in time."""
+        command = test["cmd"] + ([f"--gtest_filter={only}"] if only else [])
+        if test.get("protocol") == "gtest":
+            command.append("--gtest_fail_fast")
+        log = self.copy.build_root / "test.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                command,
+                env=os.environ | test["env"],
+                cwd=test.get("workdir") or self.copy.build,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            said, at = 0, time.monotonic()
+            while process.poll() is None:
+                now = time.monotonic()
+                if (size := log.stat().st_size) != said:
+                    said, at = size, now
+                if now > deadline or now > at + SILENT_SECONDS:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    return f"hangs{self.last_test(log)}" if now > at + SILENT_SECONDS else ""
+                time.sleep(0.05)
+        if process.returncode in (0, 77):
+            return ""
+        return f"{'ends by signal' if process.returncode < 0 else 'fails'}{self.last_test(log)}"
+
+    @staticmethod
+    def last_test(log):
+        """The single test that the program was in, or that failed."""
+        lines = log.read_text(errors="replace").splitlines()
+        failed = [line for line in lines if line.startswith("[  FAILED  ]")]
+        begun = [line for line in lines if line.startswith("[ RUN      ]")]
+        told = (failed or begun[-1:] or [""])[0]
+        return f" in {told[12:].split(' (')[0].strip()}" if told else ""
