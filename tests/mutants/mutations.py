@@ -117,7 +117,7 @@ def runs_after_failure(node):
 
 
 def left_out(statement):
-    """(before, after) of a statement whose call is left out: nodes are replaced by texts. None: it would not compile."""
+    """(before, after) of a statement without its call: a node becomes a text. None: it would not compile."""
     if statement.type == "expression_statement":
         return statement, ";"
     if statement.type == "return_statement":
