@@ -13,6 +13,7 @@ SILENT_SECONDS = 100
 FIRST = [
     ("lib/core/spill/", [("unit-core", "*Spill*:PackedBuffer*"), ("stress-failed-calls", ""), ("stress-spill", "")]),
     ("lib/core/occupancy/", [("unit-core", "*Occupancy*"), ("stress-failed-calls", ""), ("stress-occupancy", "")]),
+    ("lib/core/movement/capture", [("graphs", "")]),
     (
         "lib/core/movement/",
         [
@@ -22,6 +23,8 @@ FIRST = [
             ("stress-fault", ""),
         ],
     ),
+    ("lib/core/runtime/graphs", [("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
+    ("lib/core/runtime/capture", [("graphs", "")]),
     ("lib/transfer/", [("unit-transfer", ""), ("stress-failed-calls", ""), ("stress-spill", "")]),
 ]
 NEXT = [("unit-core", ""), ("stress-fault", ""), ("stress-contents", ""), ("stress-helper-faults", "")]
