@@ -145,5 +145,24 @@ TEST_F(FailedCalls, a_write_back_writes_no_source_after_its_failure) {
     sh_runtime_destroy(runtime);
 }
 
+// The change cannot be written to its source. The block stays usable, and the next attempt writes the change.
+TEST_F(FailedCalls, an_update_that_fails_has_not_begun) {
+    TestDevice device(settings());
+    auto model = make(device, 2, "a", SH_BLOCK_MUTABLE);
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model->runtime(), model->id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model->overwrite(0, view, 2));
+    SUCCEEDS(sh_release(model->runtime(), model->id(0), SH_STREAM_HOST));
+    fail("copy_to_host", 1);
+    EXPECT_EQ(sh_source_update_begin(model->runtime(), model->ids().data(), 2), SH_ERROR_BACKEND);
+    for (size_t i = 0; i < 2; i++) SUCCEEDS(model->use(i));
+    SUCCEEDS(sh_source_update_begin(model->runtime(), model->ids().data(), 2));
+    EXPECT_EQ(model->source(0).read(), *model->truth(0));
+    model->change(0, 3);
+    SUCCEEDS(sh_source_update_end(model->runtime(), model->ids().data(), 2));
+    for (size_t i = 0; i < 2; i++) SUCCEEDS(model->use(i));
+    EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test
