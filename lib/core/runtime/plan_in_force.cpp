@@ -156,12 +156,11 @@ Holding PlanInForce::holding() noexcept {
     Holding holding;
     holding.pages = std::max(plan_.pages(), parts_.placement.pages());
     holding.kept_pages = parts_.device->arbiter().standing(parts_.tenant).kept;
-    const Status status = no_throw([&] {
+    (void)no_throw([&] {
         holding.kept_pages = kept_pages();
         holding.parts = parts_to_give_up();
         return Status();
-    });
-    if (!status.ok()) holding.parts.clear();
+    }).ok();
     return holding;
 }
 
