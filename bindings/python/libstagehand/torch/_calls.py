@@ -78,13 +78,13 @@ class Calls:
         """Whether begin_backward() was called for this backward."""
         return task in self._backwards
 
-    def begin_backward(self, task: int, ends: Callable[[], None]) -> None:
+    def begin_backward(self, task: int, ends: Callable[[], None], fails: Callable[[], None]) -> None:
         """Notes that a backward begins. Autograd calls `ends` at its end, and has the only reference to that function.
-        So the function is gone if the backward has failed.
+        So the function is gone if the backward has failed, and `fails` is called then.
         """
         if not self._own_threads:
             self.check()
-        self._backwards[task] = get_ident(), weakref.ref(ends)
+        self._backwards[task] = get_ident(), weakref.ref(ends, lambda _: fails())
 
     def end_backward(self, task: int) -> bool:
         """Notes the end of a backward. Returns whether no other one runs."""
@@ -103,12 +103,17 @@ class Calls:
             ends() is not None and not (inside and thread == me) for thread, ends in list(self._backwards.values())
         )
 
-    def _refuse_backward(self) -> None:
+    def await_failed(self) -> bool:
+        """Waits a moment for the end of a backward that has failed. Returns whether no other thread's backward runs."""
         for _ in range(_MOMENTS):
             if not self.elsewhere():
-                return
+                return True
             time.sleep(0.001)
-        raise self._refusal("its backward")
+        return False
+
+    def _refuse_backward(self) -> None:
+        if not self.await_failed():
+            raise self._refusal("its backward")
 
     def _is_autograd(self) -> bool:
         return self._own_threads and _graph_task() != -1

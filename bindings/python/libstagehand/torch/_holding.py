@@ -66,6 +66,7 @@ class Holding:
         self.modules = 0  # the number of modules that run
         self.trained_forward: Callable[[], None] = lambda: None  # called before a module runs with gradients
         self.backward_ends: Callable[[], None] = lambda: None
+        self.backward_fails: Callable[[], None] = lambda: None
 
     # Streams.
 
@@ -185,7 +186,7 @@ class Holding:
             def ends() -> None:
                 self._backward_ends(task)
 
-            self.calls.begin_backward(task, ends)
+            self.calls.begin_backward(task, ends, lambda: self._backward_fails(task))
             torch.autograd.Variable._execution_engine.queue_callback(ends)
         return task
 
@@ -249,6 +250,12 @@ class Holding:
             self.backward_ends()
             if not self._explicit and not self.running:
                 self.end_step()
+
+    def _backward_fails(self, task: int) -> None:
+        """Releases what a backward has left that an exception has ended. The step goes on to the next call."""
+        self._release_read(task)
+        self.calls.end_backward(task)
+        self.backward_fails()
 
     # Steps.
 

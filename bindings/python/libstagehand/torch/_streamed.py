@@ -309,11 +309,6 @@ class Streamed(Residency, TrainingCalls, Source):
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
             self._training = Training(self._holding, self._blocks, optimizer, make_step)
-            self._holding.training = True
-            self._holding.trained_forward, self._holding.backward_ends = (
-                self._training.forward_begins,
-                self._training.backward_ends,
-            )
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._holding.settle = self._settle
@@ -496,5 +491,7 @@ class Streamed(Residency, TrainingCalls, Source):
     def current(self, entry: Entry) -> torch.Tensor:
         for block in entry.blocks():
             if block.mutable:
+                if block.backward:
+                    self._holding.calls.await_failed()
                 self.runtime.write_back([block.block])
         return entry.host()

@@ -129,6 +129,10 @@ class Training:
                     parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained))
                 )
 
+        holding.training = True
+        holding.trained_forward = self.forward_begins
+        holding.backward_ends, holding.backward_fails = self.backward_ends, self.begin_anew
+
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {trained.block.name: trained.optimizer for trained in self._trained}
 
@@ -198,10 +202,15 @@ class Training:
                 trained.stepping = False
         torch.clear_autocast_cache()
 
-    def backward_ends(self) -> None:
-        """Makes the steps of blocks that were used several times, or that did not get all of their gradients."""
+    def begin_anew(self) -> None:
+        """Forgets which gradients a backward has made. Gradients without a step stay in `grad`."""
         for trained in self._trained:
             trained.arrived = 0
             trained.block.uses = 0
+
+    def backward_ends(self) -> None:
+        """Makes the steps of blocks that were used several times, or that did not get all of their gradients."""
+        self.begin_anew()
+        for trained in self._trained:
             if not self._accumulating and any(parameter.grad is not None for parameter in trained.parameters):
                 self._step(trained)

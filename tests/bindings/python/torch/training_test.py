@@ -1,10 +1,12 @@
 """Weights that are trained while they are streamed: equal, bit by bit, to those trained in host memory."""
 
+import copy
+import io
 from importlib import import_module
 
 import pytest
 import torch
-from models import Layer, Net, size_of
+from models import Layer, Net, nothing_is_held, size_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -339,3 +341,60 @@ def test_a_function_that_makes_no_optimizer_leaves_nothing(device, batches):
         for tokens in batches[:2]:
             loss_of(net(tokens)).backward()
     assert same(net, other)
+
+
+def saved(net):
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("fails", ["hook", "step"])
+@pytest.mark.parametrize("save", [lambda net: net, copy.deepcopy, saved], ids=["state_dict", "deepcopy", "save"])
+def test_an_emergency_checkpoint_after_a_backward_that_failed(device, batches, save, fails):
+    """The blocks that the backward has reached have their steps, and the others have none."""
+    net = Net()
+    before = twin(net)
+
+    class Failing(torch.optim.SGD):
+        steps = 0
+
+        def step(self, *args):
+            Failing.steps += 1
+            if fails == "step" and Failing.steps == 4:
+                raise ValueError("as planned")
+            super().step(*args)
+
+    def hook(gradient):
+        raise ValueError("as planned")
+
+    def make(parameters):
+        return Failing(parameters, lr=0.1)
+
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=make) as streamed:
+        handle = net.layers[3].register_forward_hook(lambda module, args, out: out.register_hook(hook) and None)
+        if fails == "step":
+            handle.remove()
+        loss = loss_of(net(batches[0]))
+        handle.remove()
+        try:
+            loss.backward()
+            pytest.fail("the backward has not failed")
+        except ValueError:
+            state = {name: value.clone() for name, value in save(net).state_dict().items()}
+        assert nothing_is_held(streamed)
+        changed = {name for name, value in before.state_dict().items() if not torch.equal(value, state[name])}
+        assert changed and not any(name.startswith("layers.0.") for name in changed)
+        net.load_state_dict(before.state_dict())
+        assert same(net, before)
+        net.zero_grad()
+        want = reference(before, lambda parameters: torch.optim.SGD(parameters, lr=0.1), batches[:2])
+        steps = Failing.steps
+        fails = ""
+        for tokens, loss in zip(batches[:2], want):
+            got = loss_of(net(tokens))
+            got.backward()
+            assert torch.equal(got, loss)
+        assert same(net, before)
+        assert Failing.steps - steps == 2 * len(streamed.optimizers)  # no block counts gradients of the failed backward
