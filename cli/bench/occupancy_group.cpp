@@ -44,6 +44,17 @@ std::vector<std::uint64_t> llama_sizes(double scale) {
     return sizes;
 }
 
+// As a quantized model of experts has them: tensors of all sizes up to 40 MB, few of which fill their pages.
+std::vector<std::uint64_t> odd_sizes(std::uint64_t bytes) {
+    constexpr std::uint64_t count = 854, steps = 61, stride = 37;  // each size comes once in `steps`
+    const std::uint64_t unit = std::max<std::uint64_t>(bytes / (count * (steps + 1) / 2), 1);
+    std::vector<std::uint64_t> sizes(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        sizes[i] = unit * (1 + i * stride % steps) - i % unit;
+    }
+    return sizes;
+}
+
 // Pieces of 1 MiB keep their size, because their size is what is measured.
 std::vector<Shape> shapes_of(std::uint64_t bytes) {
     const double scale = static_cast<double>(bytes) / static_cast<double>(natural_occupancy_bytes);
@@ -52,6 +63,8 @@ std::vector<Shape> shapes_of(std::uint64_t bytes) {
     shapes.push_back({fmt::format("8 x {}", model::format_bytes(eighth)), std::vector<std::uint64_t>(8, eighth)});
     std::vector<std::uint64_t> llama = llama_sizes(scale);
     shapes.push_back({fmt::format("{} tensors of 8B", llama.size()), std::move(llama)});
+    std::vector<std::uint64_t> odd = odd_sizes(bytes);
+    shapes.push_back({fmt::format("{} odd sizes", odd.size()), std::move(odd)});
     shapes.push_back(
         {fmt::format("{} x 1 MiB", count_text(bytes / mib)), std::vector<std::uint64_t>(bytes / mib, mib)});
     return shapes;

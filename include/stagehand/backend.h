@@ -70,7 +70,8 @@ typedef struct sh_backend_device_info {
     uint32_t kind;
     uint32_t reserved;
     /** The largest size for pages_create() that still makes mapping and unmapping faster: a power of two. Memory of
-        sh_alloc() lies in such pages. 0: largest_page_bytes. \since 0.2 */
+        sh_alloc() lies in such pages, and what is left in one of any multiple of largest_page_bytes or of 2 MiB, the
+        smaller of them. 0: largest_page_bytes. \since 0.2 */
     uint64_t largest_handle_bytes;
     /** 1 + the NUMA node of the host that is closest to the device, at most 1,024. The library takes host memory for
         copies from it. 0: not known. \since 0.2 */

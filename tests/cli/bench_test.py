@@ -108,7 +108,7 @@ class BenchTest(CommandTest):
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
         self.assertEqual(
             counts,
-            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 48, "streaming": 27, "graph": 0},
+            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 64, "streaming": 27, "graph": 0},
         )
         self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
         self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
@@ -203,7 +203,7 @@ class BenchTest(CommandTest):
                 for call in ("release", "resume")
             ],
         )
-        self.assertEqual({row["allocations"] for row in rows}, {8, 291, 32})
+        self.assertEqual({row["allocations"] for row in rows}, {8, 291, 854, 32})
         for row in rows:
             with self.subTest(row=row["name"]):
                 self.assertEqual(row["freed_ratio"], 1)
@@ -245,7 +245,7 @@ class BenchTest(CommandTest):
         self.assert_rows("pinning", pinning)
         self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
         self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
-        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 48)
+        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 64)
         self.assert_rows("occupancy", result["groups"]["occupancy"]["rows"])
         graph = result["groups"]["graph"]
         self.assert_rows("graph", graph["rows"])

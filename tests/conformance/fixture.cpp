@@ -1,6 +1,7 @@
 #include "fixture.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "plugins/backends.h"
@@ -113,7 +114,7 @@ Memory Conformance::new_memory(uint64_t bytes, uint64_t page_bytes) {
         return memory;
     }
     memory.pages = new_pages(memory.bytes / memory.page_bytes, memory.page_bytes);
-    SH_EXPECT_OK(backend().range_reserve(device_, memory.bytes, memory.page_bytes, &memory.address));
+    SH_EXPECT_OK(backend().range_reserve(device_, memory.bytes, std::bit_floor(memory.page_bytes), &memory.address));
     SH_EXPECT_OK(
         backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(), memory.pages.data()));
     std::lock_guard lock(mutex_);

@@ -160,6 +160,10 @@ TEST_P(MemoryTest, PagesOfSeveralSizes) {
     const auto bytes = pattern(2 * page(), 1);
     write(memory.address + largest - page(), bytes);
     expect_contents(memory.address + largest - page(), bytes);
+    const Memory odd = new_memory(6 * page(), 3 * page());
+    const auto all = pattern(6 * page(), 2);
+    write(odd.address, all);
+    expect_contents(odd.address, all);
 }
 
 TEST_P(MemoryTest, ManyPagesInTheWrongOrder) {

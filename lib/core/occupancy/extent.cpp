@@ -17,16 +17,22 @@ uint64_t headers_of(uint64_t bytes, uint32_t format) {
 
 }  // namespace
 
-// Powers of two, the largest first, so that each handle lies at a multiple of its size.
+// The largest handles first, so that each lies at a multiple of its size. What is left is one handle where the device
+// has a use for large ones, because its calls take as long for many bytes as for few. The rest is powers of two.
 void Extent::divide() {
     const sh_backend_device_info& info = device_.info();
     const uint64_t largest =
         std::min(std::max(info.largest_handle_bytes, info.largest_page_bytes), limits::kLargestPage);
+    page_bytes_ = std::min(kLargestContentPage, info.largest_page_bytes);
+    const auto size = [&](uint64_t left) {
+        const bool one = info.largest_handle_bytes && left < largest && left > page_bytes_;
+        return one ? left / page_bytes_ * page_bytes_ : std::min(largest, std::bit_floor(left));
+    };
     handles_.reserve(bytes_ / largest + static_cast<uint64_t>(std::popcount(bytes_ % largest)));
     for (uint64_t offset = 0; offset < bytes_;) {
         Handle handle;
         handle.offset = offset;
-        handle.bytes = std::min(largest, std::bit_floor(bytes_ - offset));
+        handle.bytes = size(bytes_ - offset);
         handles_.push_back(handle);
         offset += handle.bytes;
     }
@@ -34,7 +40,6 @@ void Extent::divide() {
 }
 
 void Extent::divide_into_pages() {
-    page_bytes_ = std::min(kLargestContentPage, device_.info().largest_page_bytes);
     for (Handle& handle : handles_) {
         handle.first_page = pages_.size();
         for (uint64_t at = 0; at < handle.bytes; at += pages_.back().bytes) {
@@ -53,7 +58,7 @@ Status Extent::open() {
         return Status();
     }
     divide();
-    SH_TRY(device_.range_reserve(bytes_, handles_.front().bytes, &address_));
+    SH_TRY(device_.range_reserve(bytes_, std::bit_floor(handles_.front().bytes), &address_));
     for (Handle& handle : handles_) {
         SH_TRY(attach(handle));
         handle.filled = true;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kUnit = uint64_t(32) << 20;  // one thread makes this much present at a time
 constexpr uint64_t kTouchThreads = 8;           // more gain nothing: clearing pages then fills the memory bandwidth
+constexpr uint64_t kPinThreads = 4;             // each call costs time for itself, which matters for small memories
 
 // The kernel ends processes when memory that was promised is missing.
 Status check_room(uint64_t bytes) {
@@ -34,7 +35,9 @@ Status HostFill::start(const std::vector<GradualMemory*>& memories, Note note) {
     if (!device_.host_policy().allocate) SH_TRY(check_room(bytes));  // the engine's allocator has given it
     note_ = std::move(note);
     next_unit_ = 0;
-    stopping_ = false;
+    stopping_ = refused_ = false;
+    first_open_ = 0;
+    pinning_.assign(memories.size(), false);
     status_ = Status();
     const Status begun = pieces_.empty() ? Status() : begin_threads();
     if (!begun.ok()) stop();
@@ -50,7 +53,7 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
         ready_[&memory] = {memory.ready_bytes(), memory.pinned_bytes()};
         for (uint64_t at = memory.ready_bytes(); at < memory.reserved_bytes(); at += GradualMemory::kPieceBytes) {
             const uint64_t end = at + memory.piece_at(at);
-            pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit});
+            pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit, false});
             for (uint64_t unit = at; unit < end; unit += kUnit)
                 units_.push_back({pieces_.size() - 1, unit, std::min(kUnit, end - unit)});
         }
@@ -58,14 +61,16 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
 }
 
 Status HostFill::begin_threads() {
-    const uint64_t touching = std::min<uint64_t>({units_.size(), platform::usable_cores(), kTouchThreads});
-    threads_.resize(touching + 1);
-    SH_TRY(platform::start_thread(
-        "sh-pin", [this] { pin_pieces(); }, &threads_[0]));
-    for (uint64_t i = 1; i <= touching; i++) {
+    const uint64_t cores = platform::usable_cores();
+    SH_TRY(begin_threads("sh-pin", std::min<uint64_t>({memories_.size(), cores, kPinThreads}), &HostFill::pin_pieces));
+    return begin_threads("sh-touch", std::min<uint64_t>({units_.size(), cores, kTouchThreads}), &HostFill::touch_units);
+}
+
+Status HostFill::begin_threads(const char* name, uint64_t count, void (HostFill::*work)()) {
+    for (uint64_t i = 0; i < count; i++) {
         const Status started = platform::start_thread(
-            "sh-touch", [this] { touch_units(); }, &threads_[i]);
-        if (i == 1) SH_TRY(started);  // fewer threads do the work too
+            name, [this, work] { (this->*work)(); }, &threads_.emplace_back());
+        if (i == 0) SH_TRY(started);  // fewer threads do the work too
     }
     return Status();
 }
@@ -85,26 +90,49 @@ void HostFill::touch_units() {
     }
 }
 
+// The first piece that is present, and whose memory nobody pins now. Pieces of a memory do not overtake each other.
+HostFill::Piece* HostFill::next_to_pin() {
+    while (first_open_ < pieces_.size() && pieces_[first_open_].taken) first_open_++;
+    size_t passed = memories_.size();  // the memory of the last piece that has to wait
+    for (size_t i = first_open_; i < pieces_.size(); i++) {
+        Piece& piece = pieces_[i];
+        if (piece.taken || piece.memory == passed) continue;
+        if (piece.units == 0 && !pinning_[piece.memory]) return &piece;
+        passed = piece.memory;
+    }
+    return nullptr;
+}
+
 void HostFill::pin_pieces() {
-    Status refused = device_.thread_begin();
-    for (const Piece& piece : pieces_) {
-        {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [&] { return stopping_ || piece.units == 0; });
-            if (stopping_) return;
-        }
-        GradualMemory& memory = *memories_[piece.memory];
-        // After a refusal more calls would only be refused too.
-        if (refused.ok() && memory.pins() && !device_.host_policy().is_pinned) {
-            refused = device_.host_register(static_cast<char*>(memory.data()) + piece.offset, piece.bytes);
-            if (!refused.ok())
-                log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", refused.text());
-        }
-        note_(piece.memory, refused.ok() && memory.pins());
-        const std::lock_guard lock(mutex_);
-        ready_[&memory] = {piece.offset + piece.bytes, memory.pinned_bytes()};
+    const bool begun = device_.thread_begin().ok();
+    std::unique_lock lock(mutex_);
+    refused_ = refused_ || !begun;
+    for (;;) {
+        Piece* piece = nullptr;
+        changed_.wait(lock,
+                      [&] { return stopping_ || (piece = next_to_pin()) != nullptr || first_open_ == pieces_.size(); });
+        if (stopping_ || !piece) return;
+        piece->taken = pinning_[piece->memory] = true;
+        GradualMemory& memory = *memories_[piece->memory];
+        const bool refused = refused_;
+        lock.unlock();
+        const bool pinned = memory.pins() && !refused && pin(*piece);
+        note_(piece->memory, pinned);
+        lock.lock();
+        refused_ = refused_ || (memory.pins() && !pinned);  // more calls would only be refused too
+        ready_[&memory] = {piece->offset + piece->bytes, memory.pinned_bytes()};
+        pinning_[piece->memory] = false;
         changed_.notify_all();
     }
+}
+
+bool HostFill::pin(const Piece& piece) {
+    if (device_.host_policy().is_pinned) return true;
+    char* const begin = static_cast<char*>(memories_[piece.memory]->data()) + piece.offset;
+    const Status status = device_.host_register(begin, piece.bytes);
+    if (!status.ok())
+        log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", status.text());
+    return status.ok();
 }
 
 void HostFill::fail(Status status) noexcept {

@@ -17,11 +17,11 @@
 
 namespace stagehand::transfer {
 
-// Several threads make pages present, in the order of the memories, and one thread pins the pieces after them. One
-// caller at a time, except for wait_for().
+// Several threads make pages present, in the order of the memories, and others pin the pieces after them: those of one
+// memory one after the other, and those of several memories at once. One caller at a time, except for wait_for().
 class HostFill {
 public:
-    // Tells that a piece of the memory at `index` has become ready, on the thread that pins. The receiver calls
+    // Tells that a piece of the memory at `index` has become ready, on a thread that pins. The receiver calls
     // GradualMemory::note_ready(), under a lock that the readers of the memory take too.
     using Note = std::function<void(size_t index, bool pinned)>;
 
@@ -43,6 +43,7 @@ private:
         size_t memory = 0;  // index
         uint64_t offset = 0, bytes = 0;
         uint64_t units = 0;  // that are not present yet
+        bool taken = false;  // by a thread that pins
     };
     struct Unit {
         size_t piece = 0;
@@ -51,14 +52,17 @@ private:
 
     void plan(const std::vector<GradualMemory*>& memories);
     Status begin_threads();
+    Status begin_threads(const char* name, uint64_t count, void (HostFill::*work)());
     void touch_units();
     void pin_pieces();
+    Piece* next_to_pin();
+    bool pin(const Piece& piece);
     void fail(Status status) noexcept;
 
     BackendDevice& device_;
     Note note_;
     std::vector<GradualMemory*> memories_;
-    std::vector<Piece> pieces_;  // `units` is guarded by mutex_
+    std::vector<Piece> pieces_;  // `units` and `taken` are guarded by mutex_
     std::vector<Unit> units_;
     std::atomic<size_t> next_unit_ = 0;
     std::vector<std::thread> threads_;
@@ -69,6 +73,9 @@ private:
         uint64_t bytes = 0, pinned_bytes = 0;  // from the start
     };
     std::map<const GradualMemory*, Ready> ready_;
+    std::vector<bool> pinning_;  // for each memory: a thread pins a piece of it
+    size_t first_open_ = 0;      // all pieces before it are taken
+    bool refused_ = false;       // the system has refused to pin
     Status status_;
     bool stopping_ = false;
 };

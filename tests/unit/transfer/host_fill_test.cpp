@@ -1,11 +1,16 @@
 #include "transfer/host/host_fill.h"
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fake_backend.h"
+#include "platform/host_memory.h"
+#include "platform/thread.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -43,7 +48,7 @@ protected:
     bool pinned_ = false;  // what wait_for() told last
 };
 
-TEST_F(HostFillTest, MemoriesBecomeReadyInTheirOrder) {
+TEST_F(HostFillTest, AllPiecesBecomeReadyAndThoseOfAMemoryInTheirOrder) {
     reserve({3 * kMiB, 300 * kMiB, 5000});
     EXPECT_EQ(memories_[1].bytes(), 0u);
     ASSERT_TRUE(start().ok());
@@ -53,6 +58,7 @@ TEST_F(HostFillTest, MemoriesBecomeReadyInTheirOrder) {
         EXPECT_TRUE(memory.is_ready());
         EXPECT_EQ(memory.pinned_bytes(), memory.bytes());
     }
+    std::ranges::sort(order_);
     EXPECT_EQ(order_, (std::vector<size_t>{0, 1, 1, 2}));
     EXPECT_EQ(memories_[2].bytes(), 5000u);
     EXPECT_EQ(fake_.pinned_bytes(), 303 * kMiB + 8192);
@@ -83,6 +89,42 @@ TEST_F(HostFillTest, MemoryThatIsNotOfTheFillIsReadyAlready) {
     ASSERT_TRUE(fill_.wait_for(memories_[0], kMiB, &pinned_).ok());
     GradualMemory other;
     EXPECT_TRUE(fill_.wait_for(other, kMiB, &pinned_).ok());
+}
+
+// Many small memories are pinned as fast as few large ones only if several threads call the driver.
+TEST_F(HostFillTest, SeveralMemoriesArePinnedAtOnce) {
+    if (platform::usable_cores() < 2) GTEST_SKIP() << "one processor has one thread that pins";
+    std::condition_variable changed;
+    int inside = 0, most = 0;
+    fake_.may_register = [&](uint64_t) {
+        std::unique_lock lock(mutex_);
+        most = std::max(most, ++inside);
+        changed.notify_all();
+        changed.wait_for(lock, std::chrono::seconds(60), [&] { return most >= 2; });
+        inside--;
+        return true;
+    };
+    reserve(std::vector<uint64_t>(6, 3 * kMiB + 4096));
+    ASSERT_TRUE(start().ok());
+    for (const GradualMemory& memory : memories_) {
+        ASSERT_TRUE(fill_.wait_for(memory, memory.reserved_bytes(), &pinned_).ok());
+        EXPECT_TRUE(pinned_);
+    }
+    EXPECT_GE(most, 2);
+}
+
+// The pieces before the refusal stay pinned, and the others are ready without that.
+TEST_F(HostFillTest, ARefusalOfOneMemoryEndsThePinning) {
+    fake_.may_register = [](uint64_t bytes) { return bytes < 4 * kMiB; };
+    reserve({5 * kMiB, 5 * kMiB, 5 * kMiB, 5 * kMiB, 5 * kMiB});
+    ASSERT_TRUE(start().ok());
+    for (const GradualMemory& memory : memories_) {
+        ASSERT_TRUE(fill_.wait_for(memory, memory.reserved_bytes(), &pinned_).ok());
+        EXPECT_FALSE(pinned_);
+    }
+    fill_.stop();
+    EXPECT_EQ(fake_.pinned_bytes(), 0u);
+    EXPECT_LE(fake_.calls("host_register"), 4) << "each thread asks once at most";
 }
 
 TEST_F(HostFillTest, MemoryNeedNotBePinned) {
