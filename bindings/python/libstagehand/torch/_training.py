@@ -16,6 +16,7 @@ from torch import nn
 from ._holding import Holding
 from ._optim_types import OptimTypes
 from ._optimizer_state import Names, divided, merged
+from ._outer_loop import OuterLoop
 from ._weights import HeldBlock
 
 MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
@@ -120,10 +121,11 @@ class Training:
                 with self._holding.reading(block):  # some optimizers read the parameters to make their state
                     self._trained.append(_Trained(block, parameters, _made(make, block, parameters)))
         self.handles.append(OptimTypes(parameter for trained in self._trained for parameter in trained.parameters))
-        for trained in self._trained:  # after all optimizers are made, so that a failure leaves no hook behind
-            self.handles.append(
-                trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand())
-            )
+        # After all optimizers are made, so that a failure leaves no hook behind.
+        self._of = {id(one): trained for trained in self._trained for one in trained.parameters}
+        parameters = [one for trained in self._trained for one in trained.parameters]
+        self.handles.append(OuterLoop(parameters, self._name_of, self._is_stepping))
+        for trained in self._trained:
             for parameter in trained.parameters:
                 self.handles.append(
                     parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained))
@@ -144,6 +146,17 @@ class Training:
         for trained, own in zip(self._trained, divided(self._by_name(), saved)):
             with self._holding.reading(trained.block):  # some optimizers read the parameters to load their state
                 trained.optimizer.load_state_dict(own)
+
+    def _name_of(self, parameter: torch.Tensor) -> str | None:
+        trained = self._of.get(id(parameter))
+        return None if trained is None else trained.name_of(parameter)
+
+    def _is_stepping(self, optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
+        """Whether the parameter's block makes its step. Another optimizer may be a part of the block's own one."""
+        trained = self._of[id(parameter)]
+        if optimizer is trained.optimizer:
+            trained.refuse_by_hand()
+        return trained.stepping
 
     def _by_name(self) -> list[tuple[torch.optim.Optimizer, Names]]:
         return [(trained.optimizer, trained.name_of) for trained in self._trained]
