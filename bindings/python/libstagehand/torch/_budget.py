@@ -37,10 +37,10 @@ def bytes_of(budget: Budget | None, total: int) -> int | None:
         raise ValueError(f"budget={budget!r} is negative: {_HOW}")
     if wanted > _MOST:
         raise ValueError(f"budget={budget!r} is more than any device has: {_HOW}")
-    if wanted < 1:
+    if wanted < 1 and total:
         zero = "None is what the budget of the device leaves"
         raise ValueError(f"budget={budget!r} is less than one byte, so no weight fits into it ({zero}): {_HOW}")
-    return int(wanted)
+    return int(wanted) or None  # a part of nothing
 
 
 def _bytes(budget: object, total: int) -> int | float:

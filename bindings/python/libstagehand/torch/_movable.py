@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ._sharded import is_distributed
+
 
 def refuse_immovable(name: str, tensor: torch.Tensor) -> None:
     """Refuses a tensor that cannot be moved by its bytes."""
@@ -28,6 +30,16 @@ def refuse_immovable(name: str, tensor: torch.Tensor) -> None:
         )
     if why:
         raise TypeError(f"{name} {why}. To keep it on the device, outside the budget, pass outside={name!r}")
+
+
+def refuse_distributed_weight(name: str, tensor: torch.Tensor) -> None:
+    """Refuses a weight of which this process has a part, because what has divided it also moves its memory."""
+    if is_distributed(tensor):
+        raise TypeError(
+            f"{name} is a DTensor, as fully_shard() (FSDP) and tensor parallelism make it. Stream a model that is not "
+            "distributed, or have FSDP keep its weights on the host by offload_policy=CPUOffloadPolicy(). "
+            f"To keep it on the device, outside the budget, pass outside={name!r}"
+        )
 
 
 def full_name(kind: type) -> str:

@@ -249,29 +249,6 @@ def refuse_ties(entries: list[Entry]) -> None:
                 )
 
 
-class ServedState(Hook):
-    """The hook that puts tensors over the sources into a state dict."""
-
-    def __init__(self, source: Source, entries: dict[str, Entry]) -> None:
-        self.source = source
-        self.entries = entries
-
-    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for key, entry in self.entries.items():
-            if prefix + key in state and entry.is_of(module, key):
-                kept = self.source.current(entry)
-                # The state dict has the parameter itself if keep_vars=True.
-                state[prefix + key] = kept if state[prefix + key] is entry.tensor else kept.detach()
-            if entry.special:
-                self._serve_parts(state, prefix + key + ".")
-
-    def _serve_parts(self, state: dict[str, Any], prefix: str) -> None:
-        """Serves the tensors in the attributes of a weight, which some modules write beside the weight."""
-        for key, value in state.items():
-            if key.startswith(prefix) and isinstance(value, torch.Tensor) and is_served(value):
-                state[key] = self.source.current(value.__dict__[ENTRY])
-
-
 class WithoutHooks:
     """The __reduce_ex__ of a streamed module: its copies and pickles are those of a module that is not streamed."""
 
@@ -292,9 +269,34 @@ class WithoutHooks:
 
 
 class Refusal:
-    """The base of functions that refuse an operation of a streamed module."""
+    """The base of functions that refuse an operation of a streamed module, or do it in another way."""
 
     __slots__ = ()
+
+
+class SaveSources(Refusal):
+    """The _save_to_state_dict() of a streamed module. It runs for a module that has the tensors over the sources in
+    place of the streamed ones: some modules and wrappers write parts of their weights by functions of their own.
+    """
+
+    __slots__ = ("module", "source", "entries")
+
+    def __init__(self, module: nn.Module, source: Source, entries: dict[str, Entry]) -> None:
+        self.module = module
+        self.source = source
+        self.entries = entries
+
+    def __call__(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        module, kind = self.module, type(self.module)
+        saved = object.__new__(kind)
+        saved.__dict__.update(module.__dict__)
+        for name in ("_parameters", "_buffers"):
+            saved.__dict__[name] = {key: self._current(key, one) for key, one in module.__dict__[name].items()}
+        kind._save_to_state_dict(saved, destination, prefix, keep_vars)
+
+    def _current(self, key: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        entry = self.entries.get(key)
+        return self.source.current(entry) if entry is not None and entry.is_of(self.module, key) else tensor
 
 
 def _is_ours(hook: Any) -> bool:

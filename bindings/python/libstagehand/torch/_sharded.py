@@ -20,11 +20,16 @@ def is_sharded(model: nn.Module | None) -> bool:
     return model is None or any(isinstance(one, kinds) for one in model.modules())
 
 
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor, which has the part of this process."""
+    tensors: Any = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(tensor, tensors.DTensor)
+
+
 def refuse_distributed(model: nn.Module) -> None:
     """Refuses gradients that are only parts of tensors: their host memory would be a part of a parameter, too."""
-    tensors: Any = sys.modules.get("torch.distributed.tensor")
     for name, parameter in model.named_parameters():
-        if tensors is not None and isinstance(parameter, tensors.DTensor):
+        if is_distributed(parameter):
             raise TypeError(
                 f"offload_gradients=True does not support distributed parameters, and {name} is one. "
                 "To have the gradients of fully_shard() on the host, give it offload_policy=CPUOffloadPolicy()"

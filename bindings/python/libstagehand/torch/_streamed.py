@@ -47,7 +47,7 @@ from ._recurrent import instead_of_methods
 from ._registry import begun, ended
 from ._residency import Residency
 from ._saved import SavedTensors
-from ._serving import ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
+from ._serving import SaveSources, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._together import most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training, check_maker
@@ -189,7 +189,9 @@ class Streamed(Residency, TrainingCalls, Source):
             one.mapped = True
             self._replace(one, made)
         streamed, left = choose(found, [outside] if isinstance(outside, str) else outside, trained)
-        if not streamed:
+        empty = [one for one in left if one.parts and not one.bytes()]
+        self._empty = [one for one in empty if one.tensor.requires_grad]
+        if not streamed and not empty:
             raise ValueError(f"{type(self.module).__name__} has no parameter or buffer to stream")
         self._weights, self._entries = make_weights(streamed)
         self._places = [place for weight in self._weights for place in weight.places]
@@ -308,7 +310,7 @@ class Streamed(Residency, TrainingCalls, Source):
         )
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
-            self._training = Training(self._holding, self._blocks, optimizer, make_step)
+            self._training = Training(self._holding, self._blocks, self._empty, optimizer, make_step)
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._holding.settle = self._settle
@@ -321,10 +323,10 @@ class Streamed(Residency, TrainingCalls, Source):
             entries = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
             if entries:
                 self._remove_at_end(
-                    module.register_state_dict_post_hook(ServedState(self, entries)),
                     module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
                 )
+                self._set(module, "_save_to_state_dict", SaveSources(module, self, entries))
             self._set(module, "_apply", Convert(module, conversions))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
             for key, method in {**own_copy(module), **instead_of_methods(module)}.items():

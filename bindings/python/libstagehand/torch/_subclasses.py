@@ -30,10 +30,12 @@ def is_special(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, nn.Parameter)
 
 
-def _flattened(wrapper: Any) -> tuple[list[str], Any]:
-    """Returns the names of the attributes with the parts of a wrapper, and the context to make it again."""
-    keys, context = wrapper.__tensor_flatten__()
-    return keys, context
+def _inner(wrapper: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors that a wrapper is made of. A wrapper may also name other objects, as DTensor does."""
+    for key in wrapper.__tensor_flatten__()[0]:
+        value = getattr(wrapper, key)
+        if isinstance(value, torch.Tensor):
+            yield key, value
 
 
 def parts(tensor: torch.Tensor, name: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -41,8 +43,8 @@ def parts(tensor: torch.Tensor, name: str) -> Iterator[tuple[str, torch.Tensor]]
     a wrapper.
     """
     if is_wrapper(tensor):
-        for key in _flattened(tensor)[0]:
-            yield from parts(getattr(tensor, key), f"{name}.{key}")
+        for key, one in _inner(tensor):
+            yield from parts(one, f"{name}.{key}")
         return
     yield name, tensor
     if is_special(tensor):
@@ -88,8 +90,10 @@ def like(tensor: torch.Tensor, of: Make, kind: type | None = None) -> torch.Tens
     plain one. `kind` is the class to make, if the tensor has another class now.
     """
     if is_wrapper(tensor):
-        keys, context = _flattened(tensor)
-        inner = {key: like(getattr(tensor, key), of) for key in keys}
+        flat: Any = tensor
+        keys, context = flat.__tensor_flatten__()
+        inner = {key: getattr(tensor, key) for key in keys}
+        inner.update((key, like(one, of)) for key, one in _inner(tensor))
         wrapper: Any = kind or type(tensor)
         made: torch.Tensor = wrapper.__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
         for key, value in _attributes(tensor).items():
@@ -125,8 +129,8 @@ def _with_others(value: Any, of: Make, known: dict[int, Any]) -> Any:
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yields the tensors with memory that a tensor is made of: itself, or the parts of a wrapper."""
     if is_wrapper(tensor):
-        for key in _flattened(tensor)[0]:
-            yield from plain_parts(getattr(tensor, key))
+        for _, one in _inner(tensor):
+            yield from plain_parts(one)
     elif tensor.layout == torch.strided and not tensor.is_meta:
         yield tensor
 
@@ -138,6 +142,6 @@ def found_in(tensor: torch.Tensor, known: dict[int, Any]) -> tuple[Any, ...]:
     except (NotImplementedError, RuntimeError):  # the tensor has no storage
         if not is_wrapper(tensor):
             return ()
-        inside = (one for key in _flattened(tensor)[0] for one in found_in(getattr(tensor, key), known))
+        inside = (one for _, inner in _inner(tensor) for one in found_in(inner, known))
         return tuple(dict.fromkeys(inside))
     return () if one is None else (one,)

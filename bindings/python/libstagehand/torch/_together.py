@@ -21,7 +21,7 @@ _SMALL_PAGES, _PACK_PAGES, _PACKED_PART = 2, 8, 8
 
 def most_held(units: Units) -> int:
     """Returns the most ordered blocks that are held at the same time."""
-    return max(1, *(sum(not block.unordered for block in blocks) for blocks in units.values()))
+    return max([1, *(sum(not block.unordered for block in blocks) for blocks in units.values())])
 
 
 def unordered_bytes(root: nn.Module, units: Units, page: int) -> int:

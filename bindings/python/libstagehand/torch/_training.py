@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from .._view import View
 from ._holding import Holding
 from ._optim_types import OptimTypes
 from ._optimizer_state import Names, divided, merged
 from ._outer_loop import OuterLoop
-from ._weights import HeldBlock
+from ._weights import Found, HeldBlock, Place, Weight
 
 MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
 """A function that makes the optimizer of one block from its parameters."""
@@ -103,11 +104,26 @@ def _check_parameters(optimizer: torch.optim.Optimizer, block: HeldBlock, parame
         )
 
 
+def _without_bytes(empty: list[Found]) -> HeldBlock:
+    """Returns a block for parameters that have no elements. An optimizer has them in its state, as others."""
+    block = HeldBlock("empty parameters")
+    for one in empty:
+        weight = Weight(0, one.tensor.untyped_storage(), 0, block=block)
+        weight.places.append(Place(one.names[0], one.tensor, one.tensor.data, weight, 0))
+        block.weights.append(weight)
+    return block
+
+
 class Training:
     """The optimizers of one model."""
 
     def __init__(
-        self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer, make_step: MakeStep | None
+        self,
+        holding: Holding,
+        blocks: list[HeldBlock],
+        empty: list[Found],
+        make: MakeOptimizer,
+        make_step: MakeStep | None,
     ) -> None:
         self._holding = holding
         self._make_step: MakeStep = make_step or (lambda optimizer: optimizer.step())
@@ -115,15 +131,15 @@ class Training:
         self._distributed = False  # whether the last forward ran within DistributedDataParallel
         self._trained: list[_Trained] = []
         self.handles: list[Any] = []
-        for block in blocks:
+        for block in [*blocks, _without_bytes(empty)]:
             parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
             if parameters:
-                with self._holding.reading(block):  # some optimizers read the parameters to make their state
+                with self._reading(block):  # some optimizers read the parameters to make their state
                     self._trained.append(_Trained(block, parameters, _made(make, block, parameters)))
         self.handles.append(OptimTypes(parameter for trained in self._trained for parameter in trained.parameters))
         # After all optimizers are made, so that a failure leaves no hook behind.
         self._of = {id(one): trained for trained in self._trained for one in trained.parameters}
-        parameters = [one for trained in self._trained for one in trained.parameters]
+        parameters = [one for trained in self._trained for one in trained.parameters if trained.block.bytes]
         self.handles.append(OuterLoop(parameters, self._name_of, self._is_stepping))
         for trained in self._trained:
             for parameter in trained.parameters:
@@ -135,6 +151,9 @@ class Training:
         holding.trained_forward = self.forward_begins
         holding.backward_ends, holding.backward_fails = self.backward_ends, self.begin_anew
 
+    def _reading(self, block: HeldBlock) -> AbstractContextManager[View | None]:
+        return self._holding.reading(block) if block.bytes else nullcontext()
+
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {trained.block.name: trained.optimizer for trained in self._trained}
 
@@ -144,7 +163,7 @@ class Training:
 
     def load_state(self, saved: dict[str, Any]) -> None:
         for trained, own in zip(self._trained, divided(self._by_name(), saved)):
-            with self._holding.reading(trained.block):  # some optimizers read the parameters to load their state
+            with self._reading(trained.block):  # some optimizers read the parameters to load their state
                 trained.optimizer.load_state_dict(own)
 
     def _name_of(self, parameter: torch.Tensor) -> str | None:
@@ -202,8 +221,9 @@ class Training:
     def _step(self, trained: _Trained, make_step: MakeStep | None = None) -> None:
         trained.arrived = 0
         block = trained.block
-        with self._holding.reading(block) as view:
-            view.mark_dirty()
+        with self._reading(block) as view:
+            if view is not None:
+                view.mark_dirty()
             block.trained += 1
             try:
                 trained.stepping = True

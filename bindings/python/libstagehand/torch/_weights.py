@@ -20,7 +20,7 @@ from ._division import Unit
 from ._files import PackedTensor
 from ._key import closed
 from ._memory import strided
-from ._movable import full_name, refuse_immovable
+from ._movable import full_name, refuse_distributed_weight, refuse_immovable
 
 # The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
@@ -311,6 +311,7 @@ class Found:
     def find_parts(self) -> None:
         """Finds the plain tensors that the tensor is made of, and refuses tensors that cannot be moved."""
         name = self.names[0]
+        refuse_distributed_weight(name, self.tensor)
         wrapper = _subclasses.is_wrapper(self.tensor)
         parts = list(_subclasses.parts(self.tensor, name))
         if _subclasses.is_special(self.tensor) and not wrapper:

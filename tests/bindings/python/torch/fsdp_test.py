@@ -7,6 +7,7 @@ from spilling import away, made, nothing_is_left, spilling
 from torch import nn
 
 import libstagehand as sh
+import libstagehand.torch as st
 
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
@@ -127,3 +128,14 @@ def test_gradients_do_not_leave(mesh):
     sharded(model, mesh)
     with sh.Device("host", page_bytes=PAGE) as device, pytest.raises(TypeError, match=r"layers\.0\.0\.weight.*CPUOff"):
         spilling(model, device, keep=0, offload_gradients=True)
+
+
+def test_weights_that_fsdp_has_divided_are_not_streamed(device, mesh):
+    model, x = made("mlp")
+    model = sharded(model.requires_grad_(False), mesh)
+    want = model(x)
+    with pytest.raises(
+        TypeError, match=r"weight is a DTensor, as fully_shard\(\).*CPUOffloadPolicy.*outside='.*weight'"
+    ):
+        st.stream(model, device, budget="50%")
+    assert torch.equal(model(x), want)
