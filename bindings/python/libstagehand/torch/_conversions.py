@@ -77,7 +77,8 @@ class Conversions:
 
 class Convert(Refusal):
     """The _apply() of a streamed module. While a module of the model runs, its weights are converted for a time.
-    Otherwise a conversion that would change streamed weights is refused. Other tensors are converted as usual.
+    Otherwise a conversion of streamed weights to another type or device is refused, and a function that gives them other
+    values changes their sources. Other tensors are converted as usual.
     """
 
     __slots__ = ("module", "conversions")
@@ -91,7 +92,7 @@ class Convert(Refusal):
         if self.conversions.computes():
             self.conversions.convert(module, convert)
         else:
-            _refuse(module, streamed, convert)
+            _apply_to_source(module, streamed, convert)
         dicts: list[dict[str, Any]] = [module._parameters, module._buffers]
         before = [dict(one) for one in dicts]
         for one in dicts:
@@ -107,16 +108,25 @@ class Convert(Refusal):
         return module
 
 
-def _refuse(module: nn.Module, streamed: dict[int, Entry], convert: _Convert) -> None:
-    seen = set()
-    for tensor in _tensors(module):
-        entry = streamed.get(id(tensor))
-        if entry is None or (entry.tensor.dtype, entry.tensor.device) in seen:
+def _apply_to_source(module: nn.Module, streamed: dict[int, Entry], convert: _Convert) -> None:
+    """Has a function that gives weights other values change the sources of a module's own weights. A function that
+    would give a weight of the module or of its parts another type or device is refused, before any weight is changed.
+    """
+    own = [*module._parameters.values(), *module._buffers.values()]  # the parts of the module have those of theirs
+    changed = []
+    for tensor in dict.fromkeys(_tensors(module)):
+        if (entry := streamed.get(id(tensor))) is None:
             continue
-        after = _after(entry.tensor, convert)
-        if (after.dtype, after.device) != (entry.tensor.dtype, entry.tensor.device):
+        before = torch.zeros([1] * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
+        with torch.no_grad():
+            after = convert(before)
+        if (after.dtype, after.device) != (tensor.dtype, tensor.device):
             raise _refusal(entry, after)
-        seen.add((entry.tensor.dtype, entry.tensor.device))
+        if after is not before and any(one is tensor for one in own):
+            changed.append(tensor)
+    with torch.no_grad():
+        for tensor in changed:
+            tensor.data = convert(tensor)
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -9,7 +9,8 @@ cost nothing.
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _KEYS_OF_WRAPPERS = _KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 _data: Any = torch._C.TensorBase.data
 _is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _storage = torch.Tensor.untyped_storage
+_fake_mode: Callable[[Any], object] = torch._C._get_dispatch_mode
+_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 _clone = torch.Tensor.clone
 
 Operation = Callable[..., Any]
@@ -67,6 +70,17 @@ def has_key(tensor: torch.Tensor) -> bool:
     return bool(torch._C._dispatch_keys(tensor).has(_Key))
 
 
+def is_compiling() -> bool:
+    """Whether torch.compile looks at tensors, which it then replaces by tensors without memory."""
+    return _fake_mode(_FAKE) is not None
+
+
+def compiled_use(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"compiled code uses {name} while no module of its model runs: call the function without torch.compile"
+    )
+
+
 def without_key(operation: Any, args: Any, kwargs: Any) -> Any:
     """Makes an operation as if no tensor had the key. Views in the result have the key again."""
     with torch._C._ExcludeDispatchKeyGuard(_KEYS):
@@ -81,12 +95,18 @@ def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
     plain = [value for value in found if not _is_transformed(value)]
     if not plain:  # vmap() and the like make the operation once more, on the tensors themselves
         return without_key(operation, args, kwargs)
+    if is_compiling():
+        raise compiled_use("a streamed weight")
+    if _writes_lists(operation):  # it has code that changes tensor by tensor, and each comes here again
+        return operation._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
     asked = list(dict.fromkeys(map(_owner, plain)))
     if None in asked:
         raise RuntimeError(f"{operation} reads a weight of a model that is not streamed any more: read the weight anew")
     owner = asked[0]
     assert owner is not None
     if len(asked) > 1:
+        if any(has_key(value) and _owner(value) is not owner for value in written(operation, args, kwargs)):
+            raise RuntimeError(f"{operation} changes weights of several streamed models: call it once for each model")
         # An owner holds its own weights only, so the operation gets copies of the weights of other models. The first
         # weight is the one that an operation in place changes.
 
@@ -96,6 +116,26 @@ def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
 
         args, kwargs = tree_map(copied, (args, kwargs))
     return owner(operation, args, kwargs)
+
+
+def written(operation: Any, args: Any, kwargs: Any, results: bool = False) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operation changes in place, or those of them that are for results (`out=`)."""
+    schema = operation._schema
+    if schema.is_mutable:
+        arguments = dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
+        for argument in schema.arguments:
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            if is_written and (argument.kwarg_only or not results):
+                yield from (one for one in tree_iter(arguments.get(argument.name)) if isinstance(one, torch.Tensor))
+
+
+@cache
+def _writes_lists(operation: Any) -> bool:
+    """Whether an operation changes lists of tensors, and is made of operations on a tensor each on request."""
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write and "List" in str(argument.type)
+        for argument in operation._schema.arguments
+    ) and operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
 def _owner(tensor: torch.Tensor) -> Operation | None:

@@ -45,7 +45,7 @@ class Updates:
         if self._open:
             loaded(entries, self)
             self.end_all()
-        asked = [place for place in places if place.overwritten or place.given is not None]
+        asked = [place for place in places if place.may_change()]
         if not asked:
             return
         overwritten = [place for place in asked if place.overwritten]
@@ -53,15 +53,12 @@ class Updates:
             place.overwritten = False
             place.note_version()
         changed = [place for place in asked if place.source_changed()]
+        # Noted for all places before an error, and after the search, because places of a weight share tensors.
         for place in changed:
             place.note_source()
         self._load_anew(overwritten)
+        refuse_unseen(changed)
         for place in changed:
-            if place.weight.fixed:
-                raise RuntimeError(
-                    f"{place.name} is {place.weight.fixed}. A tensor that was read from it was changed in place: "
-                    "steps do not see that change"
-                )
             if place.weight.block.trained != place.trained:
                 raise RuntimeError(
                     f"{place.name} was changed in place, by a tensor that was read before steps of its optimizer. "
@@ -84,6 +81,20 @@ class Updates:
         for block in list(self._open):
             _, scope = self._open.pop(block)
             scope.close()
+
+
+def refuse_unseen(changed: Iterable[Place]) -> None:
+    """Raises an error if tensors were changed from which a source cannot get the change."""
+    for place in changed:
+        weight = place.weight
+        copied = weight.earlier and (weight.moved is not None or weight.copied is not None)
+        why = weight.fixed or ("streamed from a copy of its memory" if copied else "")
+        if why:
+            remedy = "Make the change before streaming" if weight.fixed else "Change the weight itself"
+            raise RuntimeError(
+                f"{place.name} is {why}. A tensor that was made from it was changed in place: steps do not see that "
+                f"change. {remedy}"
+            )
 
 
 class LoadInto(Hook):

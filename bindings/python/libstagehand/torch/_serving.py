@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._hooks import Hook
 from ._key import Operation
 from ._subclasses import ENTRY, is_wrapper
-from ._weights import Entry, _data, entry_of
+from ._weights import Entry, Place, _data, entry_of
 
 # The methods that read the source, unless the block is held. They work on the device as usual while it is held.
 _METHODS = (
@@ -128,6 +129,8 @@ class ServedTensors:
         self._classes: dict[type, type] = {}
         # Makes the operations on wrappers that are not held.
         self.unheld: Operation = None  # type: ignore[assignment]
+        # Gives a weight other contents.
+        self.replace: Callable[[Place, torch.Tensor], None] = None  # type: ignore[assignment]
         # Each special tensor, with the class that it has while modules run, and the class that it has otherwise.
         self._special: list[tuple[torch.Tensor, type, type]] = []
         self._special_classes: dict[type, type] = {}
@@ -183,8 +186,7 @@ class ServedTensors:
                     f"{entry.name} is streamed, so its data cannot be replaced: "
                     "change the data in place, or by load_state_dict(), or before streaming"
                 )
-            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                torch.Tensor.copy_(tensor, value)  # the weight keeps its memory, and its source gets the values
+            self.replace(place, value)  # the weight keeps its memory, and its source gets the values
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
             entry: Entry | None = tensor.__dict__.get(ENTRY)

@@ -17,6 +17,7 @@ from .._generated import RuntimeStats, Status
 from .._holders import note
 from .._runtime import Runtime
 from . import _subclasses
+from ._aliases import find_earlier
 from ._budget import Budget, bytes_of
 from ._budget_errors import BudgetErrors
 from ._calls import Calls
@@ -31,9 +32,9 @@ from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._host_sources import adopt, make_sources
-from ._key import owners
+from ._key import compiled_use, is_compiling, owners
 from ._kinds import StepKinds
-from ._loading import LoadedInto, LoadInto, Updates, loaded
+from ._loading import LoadedInto, LoadInto, Updates, loaded, refuse_unseen
 from ._mappings import Mappings
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
@@ -140,8 +141,10 @@ class Streamed(Residency, TrainingCalls, Source):
                 check_modules(module)
                 if optimizer is not None:
                     check_maker(optimizer)
-                refuse_offloaded(module, place_of(device))
-                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
+                place = place_of(device)
+                refuse_offloaded(module, place)
+                read = None if files is None else TensorFiles(files)
+                left = self._find(read, strict, outside, optimizer is not None, place)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 divider = Divider(module, self._weights, self._entries, blocks, max_held)
                 pages_for = most if isinstance(device, Device) else divider.budget_of_pages(most)
@@ -172,8 +175,10 @@ class Streamed(Residency, TrainingCalls, Source):
 
     # Beginning.
 
-    def _find(self, files: TensorFiles | None, strict: bool, outside: Outside, trained: bool) -> list[Found]:
-        """Finds the tensors to stream. Returns the other tensors."""
+    def _find(
+        self, files: TensorFiles | None, strict: bool, outside: Outside, trained: bool, place: torch.device
+    ) -> list[Found]:
+        """Finds the tensors to stream to `place`. Returns the other tensors."""
         self._files = files
         found = find_tensors(self.module)
         for one in found:
@@ -193,8 +198,9 @@ class Streamed(Residency, TrainingCalls, Source):
         self._empty = [one for one in empty if one.tensor.requires_grad]
         if not streamed and not empty:
             raise ValueError(f"{type(self.module).__name__} has no parameter or buffer to stream")
-        self._weights, self._entries = make_weights(streamed)
+        self._weights, self._entries = make_weights(streamed, place)
         self._places = [place for weight in self._weights for place in weight.places]
+        find_earlier(self._weights, (one.tensor for one in found))
         return left
 
     def _divide(self, divider: Divider, budget: int | None, trained: bool) -> None:
@@ -298,7 +304,7 @@ class Streamed(Residency, TrainingCalls, Source):
         saved = SavedTensors(self._holding, self._by_storage)
         self._updates = Updates(self.runtime, self._holding.calls)
         unheld = UnheldOperations(self.runtime, self._holding, saved, self._updates, self._by_storage)
-        self._served.unheld = unheld
+        self._served.unheld, self._served.replace = unheld, unheld.replace
         for storage in self._by_storage:
             owners[storage] = unheld
             self._undo.callback(owners.pop, storage, None)
@@ -424,6 +430,7 @@ class Streamed(Residency, TrainingCalls, Source):
             loaded(self._entries, self._updates)
             self._updates.end_all()
             self.runtime.write_back()
+            refuse_unseen(place for place in self._places if place.weight.earlier and place.source_changed())
         finally:
             self._holding.ended = True
             if self._torch_device.type == "cuda":
@@ -491,6 +498,8 @@ class Streamed(Residency, TrainingCalls, Source):
         return self._holding.computes()
 
     def current(self, entry: Entry) -> torch.Tensor:
+        if is_compiling():
+            raise compiled_use(entry.name)
         for block in entry.blocks():
             if block.mutable:
                 if block.backward:

@@ -8,6 +8,7 @@ block there in time from the second step on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,16 +17,19 @@ from torch.utils._pytree import tree_iter, tree_map
 from .._errors import BudgetError
 from .._generated import Status
 from .._runtime import Runtime
+from ._aliases import leave
 from ._holding import Holding
 from ._hooks import refuse_untold_training
-from ._key import closed, has_key, without_key
+from ._key import closed, has_key, without_key, written
 from ._loading import Updates
 from ._memory import strided
 from ._saved import SavedTensors
 from ._subclasses import ENTRY, found_in, is_wrapper
-from ._weights import HeldBlock, Weight, _data
+from ._weights import HeldBlock, Place, Weight, _data
 
 _clone = torch.Tensor.clone
+_as_strided = torch.ops.aten.as_strided.default
+_storage = torch.Tensor.untyped_storage
 _transforms: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # vmap() and the like, if under way
 # Functions that read memory past the dispatcher (numpy(), tolist(), printing) begin with these.
 _RESOLVE = (torch.ops.aten.resolve_conj.default, torch.ops.aten.resolve_neg.default)
@@ -56,14 +60,17 @@ class UnheldOperations:
         computes = self._holding.computes()
         if not computes:
             _refuse_special(operation, (args, kwargs), weights)
-        if _copies_never(operation) and not any(map(_has_parts, tree_iter((args, kwargs)))) and _transforms() is None:
+        plain = _transforms() is None and not any(map(_has_parts, tree_iter((args, kwargs))))
+        if plain and _copies_never(operation):
             return without_key(operation, args, kwargs)
-        written = [value for value in _written(operation, args, kwargs) if self._in(value)]
-        if written:
-            return self._write(operation, args, kwargs, written)
-        if not computes:  # a step of another thread may be under way, so nothing is held
-            return self._by_source(operation, args, kwargs, blocks)
-        return self._read(operation, args, kwargs, blocks)
+        if any(map(self._in, written(operation, args, kwargs))):
+            return self._write(operation, args, kwargs)
+        if computes:
+            return self._read(operation, args, kwargs, blocks)
+        # A step of another thread may be under way, so nothing is held.
+        if plain and _is_composite(operation):  # the operations that it is made of come here again
+            return operation.decompose(*args, **kwargs)
+        return self._by_source(operation, args, kwargs, blocks)
 
     def _in(self, value: Any) -> tuple[Weight, ...]:
         """Returns the weights that an argument is, or is a view of."""
@@ -91,7 +98,25 @@ class UnheldOperations:
     def _by_source(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
         """Makes an operation with copies of the sources on the device."""
         self._write_back(blocks)
-        return operation(*tree_map(self._from_source, args), **tree_map(self._from_source, kwargs))
+        copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the address of the storage, with the original
+
+        def copied(value: Any) -> Any:
+            made = self._from_source(value)
+            if made is not value:
+                copies[_address(made)] = value, made
+            return made
+
+        def as_view(made: Any) -> Any:
+            """Gives a view of the weight for a view of the copy, whatever operation has made it."""
+            if not isinstance(made, torch.Tensor) or made.layout != torch.strided or _address(made) not in copies:
+                return made
+            value, copy = copies[_address(made)]
+            first = value.storage_offset() + made.storage_offset() - copy.storage_offset()
+            return without_key(_as_strided, (value, made.size(), made.stride(), first), {})
+
+        made = operation(*tree_map(copied, args), **tree_map(copied, kwargs))
+        is_plain = operation not in _RESOLVE and _transforms() is None
+        return tree_map(as_view, made) if is_plain else made
 
     def _write_back(self, blocks: list[HeldBlock]) -> None:
         trained = [block.block for block in blocks if block.mutable]
@@ -125,30 +150,94 @@ class UnheldOperations:
             copied = self._host(value).to(value.device, copy=True)
         return _Copy.apply(value, copied) if torch.is_grad_enabled() and value.requires_grad else copied
 
-    def _write(self, operation: Any, args: Any, kwargs: Any, written: list[torch.Tensor]) -> Any:
-        """Makes an operation in place on the sources. The block is loaded again before it is used again."""
-        weights = list(dict.fromkeys(weight for value in written for weight in self._in(value)))
-        for weight in weights:
-            _refuse_write(operation, weight, by_itself=any(ENTRY in value.__dict__ for value in written))
+    def _write(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        """Makes an operation in place on the sources. The blocks are loaded again before they are used again."""
+        changed = list(written(operation, args, kwargs))
+        for value in changed:
+            for weight in self._in(value):
+                _refuse_write(operation, weight, by_itself=ENTRY in value.__dict__)
+        if torch.Tag.inplace_view in operation.tags:
+            return self._set(operation, args, kwargs, changed[0])
+        given = {id(value): value for value in changed}
+        results = {id(value) for value in written(operation, args, kwargs, results=True)}
+        hosts: dict[int, torch.Tensor] = {}  # by the id of the argument
 
         def on_host(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            return self._host(value) if self._in(value) else value.cpu()
+            if id(value) not in hosts:
+                made = self._host(value) if self._in(value) else value.cpu()
+                # An operation may resize a tensor for its result, which the source must not be.
+                hosts[id(value)] = made.clone() if id(value) in results and self._in(value) else made
+            return hosts[id(value)]
 
+        with self._writing([weight for value in changed for weight in self._in(value)]), torch.no_grad():
+            made = operation(*tree_map(on_host, args), **tree_map(on_host, kwargs))
+            for value in changed:
+                host = hosts[id(value)]
+                if host.shape != value.shape:
+                    raise _reshaped(operation, self._in(value)[0].places[0].name, value.shape, host.shape)
+            for value in changed:
+                if id(value) in results or not (self._in(value) or value.is_cpu):
+                    (self._host(value) if self._in(value) else value).copy_(hosts[id(value)])
+        given_back = {id(hosts[key]): value for key, value in given.items()}
+        device = changed[0].device
+        return tree_map(
+            lambda one: given_back.get(id(one), one.to(device)) if isinstance(one, torch.Tensor) else one, made
+        )
+
+    @contextmanager
+    def _writing(self, weights: list[Weight]) -> Iterator[None]:
+        """The sources of the weights are written meanwhile."""
+        weights = list(dict.fromkeys(weights))
         blocks = list(dict.fromkeys(weight.block for weight in weights))
         self._write_back(blocks)
         for block in blocks:
             self._updates.begin(block)
         try:
-            with torch.no_grad():
-                operation(*tree_map(on_host, args), **tree_map(on_host, kwargs))
+            yield
         finally:
             for block in blocks:
                 self._updates.end(block)
             for place in (place for weight in weights for place in weight.places):
                 place.note_write()
-        return written[0]
+
+    def _set(self, operation: Any, args: Any, kwargs: Any, changed: torch.Tensor) -> Any:
+        """Makes an operation that gives a tensor another shape or other memory, like set_()."""
+        (weight,) = self._in(changed)
+        with torch.no_grad():
+            made = self._host(changed).clone()
+            before = _address(made)
+            operation(*tree_map(lambda value: made if value is changed else value, args), **kwargs)
+            if ENTRY not in changed.__dict__:  # a view of the weight, or its data, which changes alone
+                if _address(made) == before:
+                    return without_key(operation, args, kwargs)
+                _data.__set__(changed, made.to(changed.device))
+                return changed
+            place = changed.__dict__[ENTRY].places[0]
+            if (made.shape, made.dtype) != (changed.shape, changed.dtype):
+                raise _reshaped(operation, place.name, changed.shape, made.shape)
+            if _address(made) != before:
+                self.replace(place, made)
+        return changed
+
+    def replace(self, place: Place, value: torch.Tensor) -> None:
+        """Gives a weight other contents, as `weight.data = value` does. Tensors that were made from the weight before
+        keep the contents so far.
+        """
+        weight = place.weight
+        _refuse_write("set_data", weight, by_itself=False)
+        if len(weight.places) > 1:
+            others = ", ".join(other.name for other in weight.places if other is not place)
+            raise RuntimeError(
+                f"{place.name} is streamed and shares memory with {others}, so its data cannot be replaced: "
+                "change the data in place, or before streaming"
+            )
+        with torch.no_grad():
+            value = value.to("cpu", copy=True)  # it may be a tensor over the weight
+            with self._writing([weight]):
+                leave(weight)
+                strided(weight.host, place.offset, place.original).copy_(value)
 
 
 class _Copy(torch.autograd.Function):
@@ -174,17 +263,25 @@ def _copies_never(operation: Any) -> bool:
     )
 
 
-def _written(operation: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that an operation changes in place."""
-    schema = operation._schema
-    if schema.is_mutable:
-        arguments = dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
-        for argument in schema.arguments:
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from (one for one in tree_iter(arguments.get(argument.name)) if isinstance(one, torch.Tensor))
+def _is_composite(operation: Any) -> bool:
+    """Whether an operation is made of others, so that one of them makes a view if the operation does."""
+    return operation not in _RESOLVE and operation.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
 
 
-def _refuse_write(operation: Any, weight: Weight, by_itself: bool) -> None:
+def _address(tensor: torch.Tensor) -> int:
+    return _storage(tensor).data_ptr()
+
+
+def _reshaped(operation: Any, name: str, before: torch.Size, after: torch.Size) -> RuntimeError:
+    return RuntimeError(
+        f"{operation} would give {name} the shape {tuple(after)}, but it is streamed with the shape {tuple(before)}: "
+        "end streaming first"
+    )
+
+
+def _refuse_write(operation: object, weight: Weight, by_itself: bool) -> None:
     """Refuses a change in place. `by_itself` tells that the weight was given to the operation, and not its data."""
     why = ""
     if weight.fixed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,13 +22,18 @@ from ._key import closed
 from ._memory import strided
 from ._movable import full_name, refuse_distributed_weight, refuse_immovable
 
+if TYPE_CHECKING:
+    from ._aliases import Earlier
+
 # The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
 _set_data = _data.__set__
 _each = deque[Any](maxlen=0).extend  # calls what a map() calls, without a loop in Python
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-# Weights in a block begin at multiples of this number of bytes, as blocks do.
+# Weights in a block begin at multiples of this number of bytes, as blocks and the tensors of GPUs do.
 ALIGNMENT = 256
+# The alignment of PyTorch's tensors in host memory. Kernels of processors tell no larger ones apart.
+HOST_ALIGNMENT = 64
 # Smaller buffers stay outside: counters and statistics, which a model may write, and small tables.
 SMALL_BUFFER = 64 << 10
 # Smaller sources are copied to pinned memory if they are to be pinned. In place they share pages with other sources,
@@ -88,12 +93,22 @@ class Place:
         self.trained = self.weight.block.trained
         return self.given.detach()
 
+    def may_change(self) -> bool:
+        """Whether other code has tensors over the source, or whether the device memory was overwritten."""
+        return self.overwritten or self.given is not None or bool(self.weight.earlier)
+
     def source_changed(self) -> bool:
-        return self.given is not None and self.given._version != self.given_version
+        if self.given is not None and self.given._version != self.given_version:
+            return True
+        return any(tensor.changed() for tensor in self.weight.earlier)
 
     def note_source(self) -> None:
         if self.given is not None:
             self.given_version = self.given._version
+        if self.weight.earlier:
+            for tensor in self.weight.earlier:
+                tensor.note()
+            self.note_version()  # a view that was made before shares the versions of the weight
 
     def note_write(self) -> None:
         """Has autograd see a change of the source, as it sees a change of a tensor in place."""
@@ -184,6 +199,9 @@ class Weight:
     memory: torch.Tensor = None  # type: ignore[assignment]  # the device memory, as bytes
     block: HeldBlock = None  # type: ignore[assignment]
     offset: int = 0  # in the block
+    lead: int = 0  # how many bytes it begins after a multiple of the alignment
+    from_file: bool = False  # whether it was on the meta device and comes from a file
+    earlier: list[Earlier] = field(default_factory=list)  # the tensors over the storage that were made before
 
     def source(self) -> torch.Tensor:
         """The source, as bytes that can be read."""
@@ -258,7 +276,7 @@ class HeldBlock:
 
     def add(self, weight: Weight) -> None:
         weight.block = self
-        weight.offset = -(-self.bytes // ALIGNMENT) * ALIGNMENT
+        weight.offset = -(-self.bytes // ALIGNMENT) * ALIGNMENT + weight.lead
         self.weights.append(weight)
         self.bytes = weight.offset + weight.bytes
 
@@ -386,9 +404,14 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
     return streamed, left
 
 
-def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
-    """Makes the weights in the order of the tensors. Tensors that overlap in memory are one weight."""
+def make_weights(streamed: list[Found], device: torch.device) -> tuple[list[Weight], list[Entry]]:
+    """Makes the weights in the order of the tensors. Tensors that overlap in memory are one weight.
+
+    Kernels may sum up in another order where a tensor begins at another alignment. So a weight has the alignment that
+    it has in the model that is not streamed: its own, unless that model is copied to the device or loaded from a file.
+    """
     parts: dict[int, tuple[str, torch.Tensor]] = {}
+    from_files = {id(tensor) for one in streamed if one.mapped for _, tensor in one.parts}
     for one in streamed:
         for name, tensor in one.parts:
             if tensor.numel():
@@ -411,6 +434,10 @@ def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
         for group in groups:
             first, end = group[0][0], max(span[1] for span in group)
             weight = Weight(end - first, group[0][4].untyped_storage(), first)
+            weight.from_file = id(group[0][4]) in from_files
+            if weight.storage.device.type == device.type and not weight.from_file:
+                alignment = HOST_ALIGNMENT if device.type == "cpu" else ALIGNMENT
+                weight.lead = (weight.storage.data_ptr() + first) % alignment
             for begin, _, _, name, tensor in group:
                 place = places[id(tensor)] = Place(name, tensor, _data.__get__(tensor), weight, begin - first)
                 place.inference = tensor.is_inference()

@@ -98,7 +98,7 @@ def test_what_is_read_of_a_mapped_file_is_not_changed(device, net, tokens, tmp_p
         meta.state_dict()["layers.4.up.weight"].mul_(2)
         with pytest.raises(
             RuntimeError,
-            match=r"layers\.4\.up\.weight is streamed from a mapped file, and .* that was read from it was changed",
+            match=r"layers\.4\.up\.weight is streamed from a mapped file, and .* that was made from it was changed",
         ):
             meta(tokens)
 

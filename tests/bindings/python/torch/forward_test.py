@@ -383,15 +383,15 @@ def test_graphs_need_a_gpu(device, net, tokens):
 def test_where_the_sources_are(device, net, tokens, quarter, monkeypatch, small, pin):
     monkeypatch.setattr("libstagehand.torch._weights.SMALL_SOURCE", small)
     other = Net().requires_grad_(False)
-    before = net.state_dict()
+    before = {name: weight.data_ptr() for name, weight in net.state_dict().items()}
     with st.stream(net, device, budget=quarter, pin=pin):
         want = net(tokens)
         net.load_state_dict(other.state_dict())
         assert not equal(net(tokens), want) and equal(net(tokens), other(tokens))
-        copied = any(weight.data_ptr() != before[name].data_ptr() for name, weight in net.state_dict().items())
+        copied = any(weight.data_ptr() != before[name] for name, weight in net.state_dict().items())
         assert copied == (pin and small > 0)
     assert equal(net(tokens), other(tokens))  # what has become of it is in the original's memory
-    assert all(weight.data_ptr() == before[name].data_ptr() for name, weight in net.state_dict().items())
+    assert all(weight.data_ptr() == before[name] for name, weight in net.state_dict().items())
 
 
 def special(kind):

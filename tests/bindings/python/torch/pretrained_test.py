@@ -129,11 +129,7 @@ def flux_transformer():
 
 
 def load(cls, folder, **options):
-    """The loaded model. Its tensors are copied to aligned memory, because the CPU's kernels round by that."""
-    model = cls.from_pretrained(folder, **options)
-    for tensor in {id(one): one for one in model.parameters()}.values():
-        tensor.data = tensor.data.clone()
-    return model
+    return cls.from_pretrained(folder, **options)
 
 
 def first(out):
@@ -343,7 +339,8 @@ def test_a_pipeline_from_its_folder(tmp_path):
             pipe(generator=torch.Generator().manual_seed(0), num_inference_steps=3, output_type="np").images
         )
 
-    want = image(pipe)
+    # As loaded, because the CPU's kernels round by where weights lie, which is where the files have them.
+    want = image(diffusers.DiffusionPipeline.from_pretrained(tmp_path))
     with st.from_pretrained(tmp_path, diffusers.DiffusionPipeline, "host", budget=size_of(unet) // 4) as streamed:
         assert isinstance(streamed, st.StreamedPipeline) and isinstance(streamed.pipe, diffusers.DDPMPipeline)
         assert streamed.parts["unet"]._weights and all(weight.mapped for weight in streamed.parts["unet"]._weights)

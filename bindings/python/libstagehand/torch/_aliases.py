@@ -1,0 +1,127 @@
+"""The tensors that other code has over the memory of a weight: its data, views of it, flat buffers, and the tensors of
+state dicts.
+
+Storages count the tensors over them. Python's garbage collector knows these tensors, because each tensor of Python is
+one of its objects.
+"""
+
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from weakref import ref
+
+import torch
+
+from ._memory import strided
+from ._subclasses import plain_parts
+from ._weights import Place, Weight, _data, span_of
+
+_storage = torch.Tensor.untyped_storage
+
+
+def use_count(storage: torch.UntypedStorage) -> int:
+    """Returns the number of tensors over a storage, also of those that only PyTorch knows."""
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # type: ignore[attr-defined]  # `storage` is a use
+
+
+def tensors_over(storages: Iterable[torch.UntypedStorage], wanted: int | None = None) -> Iterator[torch.Tensor]:
+    """Yields the tensors over these storages, those made last first. The search ends after the generation of objects
+    in which it has found the wanted number of tensors.
+    """
+    known = {storage._cdata for storage in storages}
+    seen: set[int] = set()
+    for generation in range(3):
+        for one in gc.get_objects(generation):
+            tensor = one if issubclass(type(one), torch.Tensor) else None
+            while tensor is not None and id(tensor) not in seen and _is_over(tensor, known):
+                seen.add(id(tensor))
+                yield tensor
+                tensor = tensor._base  # which may have had no object of Python so far
+        if wanted is not None and len(seen) >= wanted:
+            return
+
+
+def _is_over(tensor: torch.Tensor, storages: set[int]) -> bool:
+    try:
+        return _storage(tensor)._cdata in storages
+    except (NotImplementedError, RuntimeError):  # the tensor has no storage
+        return False
+
+
+class Earlier:
+    """A tensor that was made over a weight before streaming, like a flat buffer of all weights.
+
+    :param place: The tensor of the model whose versions it shares, or None.
+    """
+
+    __slots__ = ("_tensor", "_place", "_version")
+
+    def __init__(self, tensor: torch.Tensor, place: Place | None) -> None:
+        self._tensor = ref(tensor)
+        self._place = place
+        self._version = tensor._version
+
+    def changed(self) -> bool:
+        tensor = self._tensor()
+        return tensor is not None and tensor._version != (self._version if self._place is None else self._place.version)
+
+    def note(self) -> None:
+        if self._place is not None:
+            self._place.note_version()
+        elif (tensor := self._tensor()) is not None:
+            self._version = tensor._version
+
+
+def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> None:
+    """Finds the tensors over the weights that other code has made before. Weights from files are made by streaming."""
+    own = [place.original for weight in weights for place in weight.places]
+    own += [part for tensor in model for part in plain_parts(tensor)]
+    ours = {id(one): one for tensor in own for one in (tensor, tensor._base) if one is not None}
+    counts = Counter(_storage(tensor)._cdata for tensor in ours.values())
+    storages = {weight.storage._cdata: weight.storage for weight in weights if not weight.from_file}
+    shared = [storage for key, storage in storages.items() if use_count(storage) > counts[key]]
+    found: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors_over(shared) if shared else ():
+        if id(tensor) not in ours and not tensor.is_inference():
+            found.setdefault(_storage(tensor)._cdata, []).append(tensor)
+    for weight in weights:
+        for tensor in found.get(weight.storage._cdata, ()):
+            begin, end = span_of(tensor)
+            if begin < weight.storage_offset + weight.bytes and end > weight.storage_offset:
+                place = next((place for place in weight.places if _share_versions(place, tensor)), None)
+                weight.earlier.append(Earlier(tensor, place))
+
+
+def _share_versions(place: Place, tensor: torch.Tensor) -> bool:
+    if not place.counted or place.tensor._version != tensor._version:
+        return False
+    with torch.autograd._unsafe_preserve_version_counter(place.tensor):  # type: ignore[attr-defined]
+        torch.autograd.graph.increment_version(place.tensor)
+        return bool(place.tensor._version == tensor._version)
+
+
+def leave(weight: Weight) -> None:
+    """Gives the tensors over a weight a copy of its contents, before the weight gets others."""
+    with torch._C.DisableTorchFunctionSubclass():
+        own = [weight.memory, weight.host, weight.copied]
+        for place in weight.places:
+            own += [place.tensor, place.original, place.given, place.open, place.closed]
+        ours = {id(tensor) for tensor in own}
+        storages = {storage._cdata: storage for storage in map(_storage, (weight.memory, weight.host))}
+        count = sum(map(use_count, storages.values()))
+        found = []
+        if count > len({id(tensor) for tensor in own if tensor is not None and _is_over(tensor, set(storages))}):
+            found = [tensor for tensor in tensors_over(storages.values(), count) if id(tensor) not in ours]
+        copies: dict[torch.device, torch.Tensor] = {}
+        for tensor in found:
+            begin, end = span_of(tensor)
+            memory = weight.memory if _storage(tensor)._cdata == _storage(weight.memory)._cdata else weight.host
+            first = int(memory.storage_offset())
+            if end <= first or begin >= first + weight.bytes:
+                continue  # the source of another weight
+            if tensor.device not in copies:
+                copies[tensor.device] = weight.source().to(tensor.device, copy=True)
+            _data.__set__(tensor, strided(copies[tensor.device], begin - first, tensor))

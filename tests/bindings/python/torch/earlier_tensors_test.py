@@ -1,0 +1,117 @@
+"""Tensors that were made from weights before streaming, like state dicts and flat buffers, and are changed meanwhile:
+steps compute with the change, and it is there at the end.
+"""
+
+import copy
+
+import pytest
+import torch
+from models import Net, size_of
+from torch import nn
+
+import libstagehand.torch as st
+
+NAME = "layers.4.up.weight"
+
+
+def flat(net):
+    """Puts all weights into one buffer, as some optimizers do."""
+    weights = list(net.parameters())
+    buffer = torch.cat([one.detach().flatten() for one in weights])
+    for one, part in zip(weights, buffer.split([one.numel() for one in weights])):
+        one.data = part.view(one.shape)
+    return buffer
+
+
+# What is made before streaming, and how it is changed.
+EARLIER = {
+    "state dict": (lambda net: net.state_dict(), lambda state: state[NAME].mul_(2)),
+    "small weights of a state dict": (lambda net: net.state_dict(), lambda state: state["layers.4.norm.bias"].add_(1)),
+    "view": (lambda net: net.get_parameter(NAME)[3:60], lambda view: view.mul_(2)),
+    "view of the data": (lambda net: net.get_parameter(NAME).data[3:60], lambda view: view.mul_(2)),
+    "detached": (lambda net: net.get_parameter(NAME).detach(), lambda one: one.mul_(2)),
+    "flat buffer": (flat, lambda buffer: buffer.mul_(1.5)),
+    "part of a flat buffer": (lambda net: flat(net).view(-1)[:-3], lambda part: part.view(-1)[7:900].mul_(1.5)),
+}
+
+
+@pytest.mark.parametrize("make, change", EARLIER.values(), ids=EARLIER)
+@pytest.mark.parametrize("budget", ["60%", "100%"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_changes_are_computed_with(device, tokens, make, change, budget, trained):
+    net = Net().requires_grad_(trained)
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        held, wanted = make(net), make(other)
+        optimizer = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0)} if trained else {}
+        with st.stream(net, device, budget=budget, **optimizer):
+            net(tokens), net(tokens)
+            for _ in range(2):
+                change(held), change(wanted)
+                for _ in range(2):
+                    assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+                assert torch.equal(net.state_dict()[NAME], other.get_parameter(NAME))
+            change(held), change(wanted)
+        for one, want in zip(net.parameters(), other.parameters()):
+            assert torch.equal(one, want)
+        change(held), change(wanted)  # they share memory as before
+        assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+
+
+def test_what_no_step_can_see_is_an_error(device, net, tokens):
+    held = net.state_dict()
+    want = net(tokens)["logits"]
+    with torch.no_grad(), st.stream(net, device, pack=True):
+        net(tokens)
+        held[NAME].mul_(2)
+        with pytest.raises(RuntimeError, match=rf"{NAME} is packed .*made from it was changed.*before streaming"):
+            net(tokens)
+        assert torch.equal(net(tokens)["logits"], want)
+        held[NAME].mul_(0.5)
+        with pytest.raises(RuntimeError, match=rf"{NAME} is packed"):
+            net(tokens)
+
+
+def test_a_change_that_steps_of_the_optimizer_overwrite_is_an_error(device, tokens):
+    net = Net()
+    held = net.state_dict()
+    with st.stream(net, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
+        for _ in range(2):
+            net(tokens)["logits"].square().mean().backward()  # the steps of the optimizer are no such change
+        held[NAME].mul_(2)
+        with pytest.raises(RuntimeError, match=rf"{NAME} was changed in place, by a tensor"):
+            net(tokens)
+
+
+def test_a_change_before_the_end_only(device, net, tokens):
+    held = net.state_dict()
+    with torch.no_grad():
+        with st.stream(net, device):
+            net(tokens)
+            for one in held.values():
+                one.mul_(2)
+        assert all(torch.equal(net.state_dict()[name], one) for name, one in held.items())
+
+
+def test_tensors_that_are_gone_are_not_searched(device, net, tokens, monkeypatch):
+    """Only a storage with more tensors than those of the model has the objects of Python looked through."""
+    monkeypatch.setattr("libstagehand.torch._aliases.gc.get_objects", lambda *_: pytest.fail("it is searched"))
+    net.state_dict()
+    with torch.no_grad(), st.stream(net, device):
+        net(tokens)
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64), requires_grad=False)
+        self.register_buffer("rows", self.weight.data[:4])  # small, so that it stays outside
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def test_tensors_of_the_model_are_its_own(device, monkeypatch):
+    monkeypatch.setattr("libstagehand.torch._aliases.gc.get_objects", lambda *_: pytest.fail("it is searched"))
+    with torch.no_grad(), st.stream(Shared(), device):
+        pass
