@@ -11,7 +11,8 @@ namespace {
 
 TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
     TestDevice device(settings(34));
-    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    // A block that streams does so as a whole, so that a launch loads all bytes of other contents.
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned, SH_BLOCK_WHOLE));
     SUCCEEDS(model.schedule(forward(6)));
     model.plan();
     const sh_stream stream = device.stream(), other = device.stream();
