@@ -174,12 +174,16 @@ class UnheldOperations:
         with self._writing([weight for value in changed for weight in self._in(value)]), torch.no_grad():
             made = operation(*tree_map(on_host, args), **tree_map(on_host, kwargs))
             for value in changed:
-                host = hosts[id(value)]
-                if host.shape != value.shape:
-                    raise _reshaped(operation, self._in(value)[0].places[0].name, value.shape, host.shape)
+                for weight in self._in(value):
+                    if hosts[id(value)].shape != value.shape:
+                        raise _reshaped(operation, weight.places[0].name, value.shape, hosts[id(value)].shape)
             for value in changed:
-                if id(value) in results or not (self._in(value) or value.is_cpu):
-                    (self._host(value) if self._in(value) else value).copy_(hosts[id(value)])
+                host = hosts[id(value)]
+                if self._in(value):
+                    if id(value) in results:
+                        self._host(value).copy_(host)
+                elif host is not value:
+                    value.resize_(host.shape).copy_(host)
         given_back = {id(hosts[key]): value for key, value in given.items()}
         device = changed[0].device
         return tree_map(
@@ -206,13 +210,15 @@ class UnheldOperations:
         """Makes an operation that gives a tensor another shape or other memory, like set_()."""
         (weight,) = self._in(changed)
         with torch.no_grad():
-            made = self._host(changed).clone()
+            made = torch.empty_strided(
+                changed.size(), changed.stride(), dtype=changed.dtype, device=changed.device
+            )  # which the operation changes in place of the tensor, to see what it makes of it
             before = _address(made)
             operation(*tree_map(lambda value: made if value is changed else value, args), **kwargs)
             if ENTRY not in changed.__dict__:  # a view of the weight, or its data, which changes alone
                 if _address(made) == before:
                     return without_key(operation, args, kwargs)
-                _data.__set__(changed, made.to(changed.device))
+                _data.__set__(changed, made)
                 return changed
             place = changed.__dict__[ENTRY].places[0]
             if (made.shape, made.dtype) != (changed.shape, changed.dtype):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from earlier_tensors_test import EARLIER
 from idle_views_test import LOADERS, NAME
-from models import Net, size_of
+from models import Net
 from replaced_test import CHANGES, swap, swap_backwards
 
 import libstagehand as sh
@@ -30,7 +30,7 @@ def nets(request):
 def streamed(nets):
     net, other = nets
     with sh.Device("cuda:0", budget_bytes=64 << 20) as device, torch.no_grad(), torch.device("cuda"):
-        with st.stream(net, device, budget=size_of(net) * 2 // 3) as streamed:
+        with st.stream(net, device) as streamed:
             yield streamed
 
 
@@ -82,7 +82,7 @@ def test_earlier_tensors(nets, tokens, make, change):
     ).is_cuda  # the source of a model on the GPU is a copy, which such tensors are not over
     with torch.no_grad(), sh.Device("cuda:0", budget_bytes=64 << 20) as device:
         held, wanted = make(net), make(other)
-        with st.stream(net, device, budget=size_of(net) * 2 // 3):
+        with st.stream(net, device):
             assert equal(net, other, tokens)
             change(held)
             if copied:

@@ -8,8 +8,8 @@ import gc
 import pytest
 import torch
 from models import Net, size_of
+from operators import op_db
 from torch import nn
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves
 
 import libstagehand.torch as st

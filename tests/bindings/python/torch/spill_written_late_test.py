@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from models import equal
+from operators import op_db
 from spilling import away, nothing_is_left, spilling
-from torch.testing._internal.common_methods_invocations import op_db
 
 OPTIONS = [
     {},
