@@ -8,19 +8,6 @@
 #include "base/unlocked.h"
 
 namespace stagehand::core {
-namespace {
-
-// Set while this thread calls a tenant. A tenant that is pressed asks the arbiter again, and must not press others
-// then.
-thread_local bool pressing_here = false;
-
-// The maximal number of rounds over all tenants in one press().
-constexpr size_t kRoundsOfPressure = 4;
-
-// The weight of the latest step in the smoothed time between steps.
-constexpr double kLatest = 0.25;
-
-}  // namespace
 
 Arbiter::Member& Arbiter::member(const Tenant& tenant) {
     return *std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.tenant == &tenant; });
@@ -71,78 +58,6 @@ uint64_t Arbiter::available(const Member* self) const {
     return taken < there() ? there() - taken : 0;
 }
 
-// Shares are divided again each time a tenant gives memory up, which may leave others with more than their share, and
-// gives others the room to change to a smaller plan. So the loop goes on until all tenants above their shares have been
-// asked since memory was last given up.
-void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
-    if (pressing_here) return;
-    std::lock_guard pressing(pressing_);
-    std::vector<Standing> asked, told;
-    uint64_t left = 0;
-    {
-        std::lock_guard lock(mutex_);
-        left = kRoundsOfPressure * members_.size();
-    }
-    for (; Tenant* const tenant = left ? next_to_press(asked, except) : nullptr; left--) {
-        if (enough && enough()) return;
-        const uint64_t before = standing(*tenant).granted;
-        {
-            struct Here {
-                Here() { pressing_here = true; }
-                ~Here() { pressing_here = false; }
-            } here;
-            tenant->try_to_change();
-        }
-        const Standing after = standing(*tenant);
-        if (after.granted < before) asked.clear();
-        asked.push_back(after);
-        if (after.granted <= after.share || std::find(told.begin(), told.end(), after) != told.end()) continue;
-        told.push_back(after);
-        tenant->feel_pressure(after.granted - after.share);
-    }
-}
-
-Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* except) const {
-    std::lock_guard lock(mutex_);
-    Tenant* next = nullptr;
-    double longest = 0;
-    const uint64_t now = clock_();
-    for (const Member& m : members_) {
-        if (m.tenant == except || m.granted <= m.share) continue;
-        const bool was_asked = std::any_of(asked.begin(), asked.end(), [&](const Standing& before) {
-            return before.tenant == m.tenant && before.granted == m.granted && before.share == m.share;
-        });
-        const double wait = wait_for_step(m, now);
-        if (was_asked || (next && wait <= longest)) continue;
-        next = m.tenant;
-        longest = wait;
-    }
-    return next;
-}
-
-// The workspace must be free even if the tenant needs no pages for itself.
-bool Arbiter::has_room(const Member& self) const { return taken_besides(&self) + self.share <= there(); }
-
-void Arbiter::make_room(const Tenant& tenant) {
-    press(
-        [&] {
-            std::lock_guard lock(mutex_);
-            return has_room(member(tenant));
-        },
-        &tenant);
-}
-
-Status Arbiter::check_room(const Tenant& tenant) const {
-    std::lock_guard lock(mutex_);
-    const Member& self = member(tenant);
-    if (has_room(self)) return Status();
-    return Status(
-        SH_ERROR_BUSY,
-        "other runtimes still hold part of this runtime's share of " + bytes(self.share) +
-            (self.guest.workspace_pages ? ", and " + bytes(self.guest.workspace_pages) + " of workspace" : "") +
-            ", until their steps and views end" + claimants(&self));
-}
-
 std::string Arbiter::bytes(uint64_t pages) const {
     uint64_t bytes = 0;
     return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : exact_size_text(bytes);
@@ -166,13 +81,15 @@ std::string Arbiter::claimants(const Member* except) const {
     return text;
 }
 
-// The smallest budget with which all tenants run, one of them with `least_pages`. Reservations that can be given up do
-// not count.
-uint64_t Arbiter::needed_together(const Member& self, uint64_t least_pages) const {
+// The smallest budget with which all tenants run, `self` with `least_pages`. Reservations that can be given up do not
+// count.
+uint64_t Arbiter::needed_together(const Member* self, uint64_t least_pages) const {
     std::vector<policy::Claim> all = claims(clock_());
-    policy::Claim& own = all[static_cast<size_t>(&self - members_.data())];
-    own.runs = true;
-    own.least_pages = least_pages;
+    if (self) {
+        policy::Claim& own = all[static_cast<size_t>(self - members_.data())];
+        own.runs = true;
+        own.least_pages = least_pages;
+    }
     for (policy::Claim& claim : all)
         if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
     const auto floors = policy::floors(UINT64_MAX, all);
@@ -184,7 +101,7 @@ Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
     if (self.guest_depth)
         as_guest = ", but was let in as a guest with " + bytes(self.guest.pages) +
                    " (for the blocks that were registered before)";
-    const uint64_t together = needed_together(self, least_pages);
+    const uint64_t together = needed_together(&self, least_pages);
     const std::string by_all =
         together > total_ && together > least_pages ? "; all runtimes of the device need " + bytes(together) : "";
     return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + "; of the device's " +
@@ -213,7 +130,7 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     const auto enough = [&] {
         return available(&member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages);
     };
-    if (press_others && !pressing_here && !enough()) {
+    if (press_others && !enough()) {
         const Unlocked others(lock);
         press(
             [&] {
@@ -268,32 +185,6 @@ void Arbiter::withdraw(Tenant& tenant) noexcept {
     write({.change = Change::withdraw, .tenant = &tenant, .now_ns = now});
 }
 
-void Arbiter::keep(Tenant& tenant, uint64_t pages) noexcept {
-    std::lock_guard lock(mutex_);
-    Member& self = member(tenant);
-    // If the protection decided the share, the end of the protection is a reason for a new division.
-    const bool decided = self.divided <= self.kept && pages < self.kept;
-    self.holding.kept_pages = pages;
-    self.kept = std::min(self.kept, pages);
-    const uint64_t now = clock_();
-    divide_now_or_later(now, decided);
-    write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
-}
-
-void Arbiter::note_step(Tenant& tenant) noexcept {
-    std::lock_guard lock(mutex_);
-    Member& self = member(tenant);
-    const uint64_t now = clock_();
-    if (self.stepped && now > self.last_step_ns) {
-        const double latest = static_cast<double>(now - self.last_step_ns);
-        self.period_ns = self.period_ns > 0 ? self.period_ns + kLatest * (latest - self.period_ns) : latest;
-    }
-    self.stepped = true;
-    self.last_step_ns = now;
-    (void)no_throw([&] { return reconsider(now), Status(); }).ok();  // without host memory the division stays as it is
-    write({.change = Change::step, .tenant = &tenant, .now_ns = now});
-}
-
 // The part of its share that it has a use for.
 uint64_t Arbiter::to_hold(const Member& m) { return m.runs ? std::min(m.share, m.needs.wanted_pages) : m.share; }
 
@@ -327,15 +218,9 @@ Status Arbiter::set_total(uint64_t pages) {
     Status status;
     if (!divide_or_undo(now, true, undo)) {
         undo();
-        // Secondary reservations have been given up already.
-        auto all = claims(now);
-        for (policy::Claim& claim : all)
-            if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
-        const auto needed = policy::floors(before, all);
-        const uint64_t least = needed ? before - needed->headroom_pages : before;
         status = Status(SH_ERROR_BUDGET, "a budget of " + bytes(pages) +
-                                             " is too small: the runtimes on the device need at least " + bytes(least) +
-                                             claimants(nullptr));
+                                             " is too small: the runtimes on the device need at least " +
+                                             bytes(needed_together()) + claimants(nullptr));
     }
     write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
     return status;

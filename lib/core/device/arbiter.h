@@ -220,7 +220,7 @@ private:
     uint64_t taken_besides(const Member* member) const;
     uint64_t available(const Member* member) const;
     bool has_room(const Member& member) const;
-    uint64_t needed_together(const Member& self, uint64_t least_pages) const;
+    uint64_t needed_together(const Member* self = nullptr, uint64_t least_pages = 0) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;

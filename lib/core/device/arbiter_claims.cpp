@@ -1,10 +1,22 @@
-// Claims beyond what runtimes need to run: reservations, guests, and loans for a moment.
+// Claims beyond what runtimes need to run: protected pages, reservations, guests, and loans for a moment.
 #include <algorithm>
 #include <utility>
 
 #include "core/device/arbiter.h"
 
 namespace stagehand::core {
+
+void Arbiter::keep(Tenant& tenant, uint64_t pages) noexcept {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    // If the protection decided the share, the end of the protection is a reason for a new division.
+    const bool decided = self.divided <= self.kept && pages < self.kept;
+    self.holding.kept_pages = pages;
+    self.kept = std::min(self.kept, pages);
+    const uint64_t now = clock_();
+    divide_now_or_later(now, decided);
+    write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
+}
 
 Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority) {
     std::lock_guard lock(mutex_);

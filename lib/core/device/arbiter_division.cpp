@@ -11,6 +11,9 @@
 namespace stagehand::core {
 namespace {
 
+// The weight of the latest step in the smoothed time between steps.
+constexpr double kLatest = 0.25;
+
 // A new division is considered when a tenant is used this many times more or less often than at the last division.
 constexpr double kShift = 1.5;
 
@@ -160,6 +163,20 @@ void Arbiter::reconsider(uint64_t now_ns) {
     for (const Member& m : members_) now.push_back(m.divided);
     if (!policy::worth_changing(policy::stakes(all, *floors), now, divided)) return;
     take_over(all, *floors, pages, std::move(divided), true);
+}
+
+void Arbiter::note_step(Tenant& tenant) noexcept {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    const uint64_t now = clock_();
+    if (self.stepped && now > self.last_step_ns) {
+        const double latest = static_cast<double>(now - self.last_step_ns);
+        self.period_ns = self.period_ns > 0 ? self.period_ns + kLatest * (latest - self.period_ns) : latest;
+    }
+    self.stepped = true;
+    self.last_step_ns = now;
+    (void)no_throw([&] { return reconsider(now), Status(); }).ok();  // without host memory the division stays as it is
+    write({.change = Change::step, .tenant = &tenant, .now_ns = now});
 }
 
 }  // namespace stagehand::core
