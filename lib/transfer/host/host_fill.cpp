@@ -34,10 +34,8 @@ Status HostFill::start(const std::vector<GradualMemory*>& memories, Note note) {
     for (const Piece& piece : pieces_) bytes += piece.bytes;
     if (!device_.host_policy().allocate) SH_TRY(check_room(bytes));  // the engine's allocator has given it
     note_ = std::move(note);
-    next_unit_ = 0;
-    stopping_ = refused_ = false;
-    first_open_ = 0;
-    pinning_.assign(memories.size(), false);
+    next_unit_ = next_memory_ = 0;
+    refused_ = stopping_ = false;
     status_ = Status();
     const Status begun = pieces_.empty() ? Status() : begin_threads();
     if (!begun.ok()) stop();
@@ -53,7 +51,7 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
         ready_[&memory] = {memory.ready_bytes(), memory.pinned_bytes()};
         for (uint64_t at = memory.ready_bytes(); at < memory.reserved_bytes(); at += GradualMemory::kPieceBytes) {
             const uint64_t end = at + memory.piece_at(at);
-            pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit, false});
+            pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit});
             for (uint64_t unit = at; unit < end; unit += kUnit)
                 units_.push_back({pieces_.size() - 1, unit, std::min(kUnit, end - unit)});
         }
@@ -62,7 +60,9 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
 
 Status HostFill::begin_threads() {
     const uint64_t cores = platform::usable_cores();
-    SH_TRY(begin_threads("sh-pin", std::min<uint64_t>({memories_.size(), cores, kPinThreads}), &HostFill::pin_pieces));
+    threads_.reserve(kPinThreads + kTouchThreads);
+    SH_TRY(
+        begin_threads("sh-pin", std::min<uint64_t>({memories_.size(), cores, kPinThreads}), &HostFill::pin_memories));
     return begin_threads("sh-touch", std::min<uint64_t>({units_.size(), cores, kTouchThreads}), &HostFill::touch_units);
 }
 
@@ -90,49 +90,36 @@ void HostFill::touch_units() {
     }
 }
 
-// The first piece that is present, and whose memory nobody pins now. Pieces of a memory do not overtake each other.
-HostFill::Piece* HostFill::next_to_pin() {
-    while (first_open_ < pieces_.size() && pieces_[first_open_].taken) first_open_++;
-    size_t passed = memories_.size();  // the memory of the last piece that has to wait
-    for (size_t i = first_open_; i < pieces_.size(); i++) {
-        Piece& piece = pieces_[i];
-        if (piece.taken || piece.memory == passed) continue;
-        if (piece.units == 0 && !pinning_[piece.memory]) return &piece;
-        passed = piece.memory;
-    }
-    return nullptr;
+// Pages become present in this order too, so a thread that waits for a piece keeps no other memory waiting.
+void HostFill::pin_memories() {
+    if (!device_.thread_begin().ok()) refused_ = true;
+    for (size_t next; (next = next_memory_.fetch_add(1)) < memories_.size();)
+        for (const Piece& piece : std::ranges::equal_range(pieces_, next, {}, &Piece::memory))
+            if (!make_ready(piece)) return;
 }
 
-void HostFill::pin_pieces() {
-    const bool begun = device_.thread_begin().ok();
-    std::unique_lock lock(mutex_);
-    refused_ = refused_ || !begun;
-    for (;;) {
-        Piece* piece = nullptr;
-        changed_.wait(lock,
-                      [&] { return stopping_ || (piece = next_to_pin()) != nullptr || first_open_ == pieces_.size(); });
-        if (stopping_ || !piece) return;
-        piece->taken = pinning_[piece->memory] = true;
-        GradualMemory& memory = *memories_[piece->memory];
-        const bool refused = refused_;
-        lock.unlock();
-        const bool pinned = memory.pins() && !refused && pin(*piece);
-        note_(piece->memory, pinned);
-        lock.lock();
-        refused_ = refused_ || (memory.pins() && !pinned);  // more calls would only be refused too
-        ready_[&memory] = {piece->offset + piece->bytes, memory.pinned_bytes()};
-        pinning_[piece->memory] = false;
-        changed_.notify_all();
+bool HostFill::make_ready(const Piece& piece) {
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || piece.units == 0; });
+        if (stopping_) return false;
     }
+    GradualMemory& memory = *memories_[piece.memory];
+    note_(piece.memory, memory.pins() && pin(static_cast<char*>(memory.data()) + piece.offset, piece.bytes));
+    const std::lock_guard lock(mutex_);
+    ready_[&memory] = {piece.offset + piece.bytes, memory.pinned_bytes()};
+    changed_.notify_all();
+    return true;
 }
 
-bool HostFill::pin(const Piece& piece) {
+bool HostFill::pin(char* begin, uint64_t bytes) {
+    if (refused_) return false;  // more calls would only be refused too
     if (device_.host_policy().is_pinned) return true;
-    char* const begin = static_cast<char*>(memories_[piece.memory]->data()) + piece.offset;
-    const Status status = device_.host_register(begin, piece.bytes);
-    if (!status.ok())
-        log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", status.text());
-    return status.ok();
+    const Status status = device_.host_register(begin, bytes);
+    if (status.ok()) return true;
+    refused_ = true;
+    log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", status.text());
+    return false;
 }
 
 void HostFill::fail(Status status) noexcept {

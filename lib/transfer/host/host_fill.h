@@ -17,8 +17,8 @@
 
 namespace stagehand::transfer {
 
-// Several threads make pages present, in the order of the memories, and others pin the pieces after them: those of one
-// memory one after the other, and those of several memories at once. One caller at a time, except for wait_for().
+// Several threads make pages present, in the order of the memories, and others pin the pieces after them, each those of
+// another memory. One caller at a time, except for wait_for().
 class HostFill {
 public:
     // Tells that a piece of the memory at `index` has become ready, on a thread that pins. The receiver calls
@@ -43,7 +43,6 @@ private:
         size_t memory = 0;  // index
         uint64_t offset = 0, bytes = 0;
         uint64_t units = 0;  // that are not present yet
-        bool taken = false;  // by a thread that pins
     };
     struct Unit {
         size_t piece = 0;
@@ -54,17 +53,18 @@ private:
     Status begin_threads();
     Status begin_threads(const char* name, uint64_t count, void (HostFill::*work)());
     void touch_units();
-    void pin_pieces();
-    Piece* next_to_pin();
-    bool pin(const Piece& piece);
+    void pin_memories();
+    bool make_ready(const Piece& piece);  // false: the fill has been stopped
+    bool pin(char* begin, uint64_t bytes);
     void fail(Status status) noexcept;
 
     BackendDevice& device_;
     Note note_;
     std::vector<GradualMemory*> memories_;
-    std::vector<Piece> pieces_;  // `units` and `taken` are guarded by mutex_
+    std::vector<Piece> pieces_;  // in the order of the memories; `units` is guarded by mutex_
     std::vector<Unit> units_;
-    std::atomic<size_t> next_unit_ = 0;
+    std::atomic<size_t> next_unit_ = 0, next_memory_ = 0;
+    std::atomic<bool> refused_ = false;  // the system has refused to pin
     std::vector<std::thread> threads_;
 
     std::mutex mutex_;  // guards what follows
@@ -73,9 +73,6 @@ private:
         uint64_t bytes = 0, pinned_bytes = 0;  // from the start
     };
     std::map<const GradualMemory*, Ready> ready_;
-    std::vector<bool> pinning_;  // for each memory: a thread pins a piece of it
-    size_t first_open_ = 0;      // all pieces before it are taken
-    bool refused_ = false;       // the system has refused to pin
     Status status_;
     bool stopping_ = false;
 };
