@@ -94,9 +94,13 @@ ORIGIN = (
 )
 
 
+def code(folder, name):
+    """Returns a header without its comments, which may name what is for backends."""
+    return re.sub(r"/\*.*?\*/", "", (folder / f"{name}.h").read_text(), flags=re.S)
+
+
 def declarations(text):
-    """Returns the declarations of a header, without comments and preprocessor lines."""
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    """Returns the declarations of a header's code, without preprocessor lines."""
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
@@ -110,7 +114,7 @@ def values(folder):
     """Returns {constant: value} for the enums, and for the macros that are numbers."""
     found = {}
     for name in HEADERS:
-        text = re.sub(r"/\*.*?\*/", "", (folder / f"{name}.h").read_text(), flags=re.S)
+        text = code(folder, name)
         for constant, value in re.findall(r"^#define (SH_\w+) +([0-9][0-9a-fxA-FX]*)\s*$", text, flags=re.M):
             found[constant] = int(value, 0)
         for body in re.findall(r"\benum\s*\{(.*?)\}", text, flags=re.S):
@@ -124,14 +128,14 @@ def cdef(folder, constants):
     macros = [name for name in constants if re.search(rf"^#define {name} ", everything(folder), flags=re.M)]
     parts.append("\n".join(f"#define {name} {constants[name]:#x}" for name in macros))
     for name in HEADERS:
-        body = declarations((folder / f"{name}.h").read_text())
+        body = declarations(code(folder, name))
         if body:
             parts.append(f"/* {name}.h */\n{body}")
     return "\n\n".join(parts) + "\n"
 
 
 def everything(folder):
-    return "\n".join((folder / f"{name}.h").read_text() for name in HEADERS)
+    return "\n".join(code(folder, name) for name in HEADERS)
 
 
 def module(interface, constants):
