@@ -277,7 +277,7 @@ def _is_composite(operation: Any) -> bool:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return _storage(tensor).data_ptr()
+    return int(_storage(tensor).data_ptr())
 
 
 def _reshaped(operation: Any, name: str, before: torch.Size, after: torch.Size) -> RuntimeError:
