@@ -77,8 +77,8 @@ class Conversions:
 
 class Convert(Refusal):
     """The _apply() of a streamed module. While a module of the model runs, its weights are converted for a time.
-    Otherwise a conversion of streamed weights to another type or device is refused, and a function that gives them other
-    values changes their sources. Other tensors are converted as usual.
+    Otherwise a conversion of streamed weights to another type or device is refused, and a function that gives them
+    other values changes their sources. Other tensors are converted as usual.
     """
 
     __slots__ = ("module", "conversions")

@@ -48,6 +48,13 @@ def own_modules(module: nn.Module) -> Iterator[nn.Module]:
             yield from own_modules(child)
 
 
+def own_tensors(module: nn.Module) -> Iterator[torch.Tensor | None]:
+    """The parameters and buffers of these modules."""
+    for part in own_modules(module):
+        yield from part._parameters.values()
+        yield from part._buffers.values()
+
+
 def largest_block(budget: int, total: int) -> int:
     """Returns the most bytes of a block. A larger layer is divided.
 

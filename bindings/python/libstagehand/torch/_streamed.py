@@ -24,7 +24,7 @@ from ._calls import Calls
 from ._conversions import Conversions, Convert
 from ._copying import own_copy
 from ._devices import AnyDevice, device_of, place_of
-from ._division import Chosen, check_modules, is_called, own_modules
+from ._division import Chosen, check_modules, is_called, own_tensors
 from ._entries import attach_entries
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
@@ -317,8 +317,7 @@ class Streamed(Residency, TrainingCalls, Source):
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
             self._training = Training(self._holding, self._blocks, self._empty, optimizer, make_step)
-            for handle in self._training.handles:
-                self._undo.callback(handle.remove)
+            self._remove_at_end(*self._training.handles)
         self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()
@@ -371,17 +370,10 @@ class Streamed(Residency, TrainingCalls, Source):
             for module in unit.module.modules():
                 if module is unit.module or not is_called(module):
                     continue
-                tensors = [
-                    tensor
-                    for part in own_modules(module)
-                    for tensor in [*part._parameters.values(), *part._buffers.values()]
-                ]
-                blocks = list(
-                    dict.fromkeys(weight.block for tensor in tensors for weight in of_tensor.get(id(tensor), ()))
-                )
+                weights = (weight for tensor in own_tensors(module) for weight in of_tensor.get(id(tensor), ()))
+                blocks = list(dict.fromkeys(weight.block for weight in weights))
                 if blocks:
-                    for handle in UnitHooks(self._running, unit, blocks, True).attach(module):
-                        self._undo.callback(handle.remove)
+                    self._remove_at_end(*UnitHooks(self._running, unit, blocks, True).attach(module))
 
     # Ending.
 
