@@ -1,6 +1,8 @@
-// Users: how many uses of something are under way, and whether the calling thread alone can end them.
+// Users: how many uses of something are under way, and whether the calling thread has begun any of them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "backend/thread_stream.h"
@@ -11,17 +13,45 @@ class Users {
 public:
     void come() noexcept {
         const uint64_t thread = thread_stream::of_this_thread();
-        thread_ = count_++ == 0 || thread_ == thread ? thread : kSeveral;
+        Share* share = of(thread);
+        if (!share) share = of(kNobody);
+        if (share) *share = {thread, share->uses + 1};
+        count_++;
     }
-    void go() noexcept { count_--; }
+    // Any thread may end a use. It ends one of its own if it has one.
+    void go() noexcept {
+        count_--;
+        Share* share = of(thread_stream::of_this_thread());
+        if (!share && listed() > count_)
+            share = std::ranges::find_if(shares_, [](const Share& s) { return s.uses > 0; });
+        if (share && --share->uses == 0) share->thread = kNobody;
+    }
     uint32_t count() const { return count_; }
-    // Whether all of them have come from the calling thread. They do not end without it then.
-    bool are_own() const { return count_ && thread_ == thread_stream::of_this_thread(); }
+    // Whether some of them have come from the calling thread. They do not end without it then.
+    bool are_own() const {
+        return std::ranges::any_of(
+            shares_, [thread = thread_stream::of_this_thread()](const Share& s) { return s.thread == thread; });
+    }
 
 private:
-    static constexpr uint64_t kSeveral = 0;
+    static constexpr uint64_t kNobody = 0;
+    struct Share {
+        uint64_t thread = kNobody;
+        uint32_t uses = 0;
+    };
+
+    Share* of(uint64_t thread) noexcept {
+        const auto found = std::ranges::find(shares_, thread, &Share::thread);
+        return found == shares_.end() ? nullptr : &*found;
+    }
+    uint32_t listed() const {
+        uint32_t uses = 0;
+        for (const Share& share : shares_) uses += share.uses;
+        return uses;
+    }
+
     uint32_t count_ = 0;
-    uint64_t thread_ = kSeveral;  // where the uses have come from since nobody was there
+    std::array<Share, 8> shares_;  // uses of further threads are only counted
 };
 
 }  // namespace stagehand::core

@@ -178,6 +178,29 @@ TEST_F(OccupancyRuntime, AnEngineThatUsesTheMemoryRefusesThePause) {
     EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
 }
 
+// BUSY would let a thread wait for its own view.
+TEST_F(OccupancyRuntime, AThreadThatHoldsAViewIsToldSoWhateverOthersHold) {
+    TestDevice device;
+    auto b = make(device, 6, "b");
+    copied(*b, 2);
+    sh_view view = SH_VIEW_INIT;
+    const auto acquire = [&] { SUCCEEDS(sh_acquire(b->runtime(), b->id(0), SH_STREAM_HOST, 0, &view)); };
+    const auto release = [&] { SUCCEEDS(sh_release(b->runtime(), b->id(0), SH_STREAM_HOST)); };
+    acquire();
+    std::thread([&] {
+        acquire();
+        EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "both hold a view";
+        release();
+        EXPECT_EQ(pause(device), SH_ERROR_BUSY) << "the other one has its view yet";
+    }).join();
+    EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "only its own view is left";
+    std::thread(acquire).join();
+    release();
+    EXPECT_EQ(pause(device), SH_ERROR_BUSY);
+    release();  // on another thread than the acquire
+    SUCCEEDS(pause(device));
+}
+
 TEST_F(OccupancyRuntime, WhatIsDirtyGoesToItsSourceFirst) {
     TestDevice device;
     Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE));
