@@ -23,6 +23,7 @@ from ._memory import buffer_of
 Files: TypeAlias = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 """A file, a shard index, a folder with files, or several of these."""
 
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has it since 3.13
 _PART = 8 << 20  # of the contents, which one thread unpacks at a time
 
 
@@ -71,8 +72,7 @@ class TensorFiles:
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
         for file in read_headers(given):
-            # The mapping is private: a write to its tensors does not reach the file.
-            map = self._maps[file.path] = map_file(file, mmap.ACCESS_COPY)
+            map = self._maps[file.path] = map_file(file, writable=True)
             self._spans.append((_address(map), memoryview(map)))
             self.entries.update((one.name, one) for one in file.tensors)
 
@@ -108,6 +108,23 @@ class TensorFiles:
         self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
         return memory.view(like.dtype).reshape(like.shape)
 
+    def refuse_different(self, names: list[str]) -> None:
+        """Raises an error if tensors that are one tensor of the model are not equal in the files."""
+        first, *others = (self.entries[name] for name in names)
+        for other in others:
+            alike = (other.type, other.shape, other.packed) == (first.type, first.shape, first.packed)
+            if not alike or not torch.equal(self._stored(other), self._stored(first)):
+                raise ValueError(
+                    f"{first.name} in {first.path} and {other.name} in {other.path} differ, and are one tensor in the "
+                    "model: give the module a tensor for each"
+                )
+
+    def _stored(self, entry: Tensor) -> torch.Tensor:
+        if not entry.file_bytes:
+            return torch.empty(0, dtype=torch.uint8)
+        map = self._maps[entry.path]
+        return torch.frombuffer(map, dtype=torch.uint8, count=entry.file_bytes, offset=entry.offset)
+
     def packed_of(self, memory: torch.Tensor) -> PackedTensor | None:
         """Returns the packed tensor whose memory has the tensor of bytes, or None."""
         first, end = memory.data_ptr(), memory.data_ptr() + memory.numel() * memory.element_size()
@@ -130,9 +147,12 @@ class TensorFiles:
         return None
 
 
-def map_file(file: File, access: int) -> mmap.mmap:
+def map_file(file: File, writable: bool = False) -> mmap.mmap:
+    """Maps a whole file privately: a write to the memory does not reach the file."""
+    rights = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     with open(file.path, "rb") as opened:
-        map = mmap.mmap(opened.fileno(), 0, access=access)
+        # The system reserves memory for all that could be written otherwise, and refuses files larger than its memory.
+        map = mmap.mmap(opened.fileno(), 0, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=rights)
     if len(map) != file.bytes:
         raise ValueError(f"{file.path} had {file.bytes} bytes and has {len(map)}: it was changed while it was read")
     return map

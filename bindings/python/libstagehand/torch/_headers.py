@@ -34,7 +34,11 @@ def read_headers(paths: Iterable[str | os.PathLike[str]]) -> list[File]:
     """Reads the headers of the files that the paths name: of files, shard indexes and folders. The reader chooses the
     files of a folder, and refuses files that are not as the format says.
     """
-    names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
+    encoded = [os.fsencode(path) for path in paths]
+    for path in encoded:
+        if b"\0" in path:  # where the name would end for the reader
+            raise ValueError(f"{os.fsdecode(path)!r}: the name holds a NUL byte")
+    names = [ffi.new("char[]", path) for path in encoded]
     reading = lib.model_open(ffi.new("const char *[]", names), len(names))
     if not reading:
         raise MemoryError

@@ -49,6 +49,7 @@ def adopt(
         if not known or files is None:
             missing.append(one.names[0])
             continue
+        files.refuse_different(known)
         made: torch.Tensor = files.tensor(known[0], one.tensor)
         one.unread = files.packed_of(made)
         if one.unread and trained and one.tensor.requires_grad:

@@ -46,7 +46,7 @@ class PlainFile:
     """
 
     def __init__(self, file: File) -> None:
-        map = memoryview(map_file(file, mmap.ACCESS_READ))
+        map = memoryview(map_file(file))
         plain: dict[str, Any] = {"__metadata__": file.metadata} if file.metadata else {}
         places, end = [], 0
         # The widest elements come first, so that all of them are aligned.

@@ -1,6 +1,8 @@
 """Models on the meta device whose weights are mapped files."""
 
 import json
+import mmap
+import os
 import re
 import struct
 
@@ -132,3 +134,50 @@ def test_a_file_that_shrinks_is_an_error(device, stored, tokens):
         with pytest.raises(sh.Error):
             for _ in range(3):
                 meta(tokens)
+
+
+def test_a_file_larger_than_the_memory_is_mapped(device, tmp_path):
+    model = nn.Linear(4, 4, bias=False).requires_grad_(False)
+    rows = 2 * os.sysconf("SC_PHYS_PAGES")  # of a page each
+    header = {
+        "rest": {"dtype": "U8", "shape": [rows, mmap.PAGESIZE], "data_offsets": [64, 64 + rows * mmap.PAGESIZE]},
+        "weight": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (tmp_path / "large.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + model.weight.numpy().tobytes())
+        file.truncate(8 + len(text) + 64 + rows * mmap.PAGESIZE)
+    x = torch.randn(2, 4)
+    meta = nn.Linear(4, 4, bias=False, device="meta").requires_grad_(False)
+    with st.stream(meta, device, files=tmp_path / "large.safetensors", strict=False):
+        assert torch.equal(meta(x), model(x))
+
+
+def tied(device):
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).to(device).requires_grad_(False)
+    model[1].weight = model[0].weight
+    return model
+
+
+def test_the_tensors_of_a_tied_weight_must_be_equal(device, tmp_path):
+    model, x = tied("cpu"), torch.randn(2, 4)
+    weight = model[0].weight
+    write(tmp_path / "equal.safetensors", {"0.weight": weight, "1.weight": weight})
+    write(tmp_path / "different.safetensors", {"0.weight": weight, "1.weight": weight + 1})
+    write(tmp_path / "other.safetensors", {"0.weight": weight, "1.weight": weight.bfloat16()})
+    meta = tied("meta")
+    with st.stream(meta, device, files=tmp_path / "equal.safetensors"):
+        assert torch.equal(meta(x), model(x))
+    for name in ("different", "other"):
+        with pytest.raises(
+            ValueError, match=rf"0\.weight in .*{name}\.safetensors and 1\.weight in .* differ, and are"
+        ):
+            st.stream(tied("meta"), device, files=tmp_path / f"{name}.safetensors")
+
+
+def test_a_nul_byte_does_not_end_a_name(device, tmp_path):
+    model = nn.Linear(4, 4, bias=False)
+    write(tmp_path / "model.safetensors", model.state_dict())
+    with pytest.raises(ValueError, match=r"the name holds a NUL byte"):
+        st.stream(model.to("meta"), device, files=f"{tmp_path / 'model.safetensors'}\0.safetensors")
