@@ -60,19 +60,22 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
 
 Status HostFill::begin_threads() {
     const uint64_t cores = platform::usable_cores();
-    threads_.reserve(kPinThreads + kTouchThreads);
-    SH_TRY(
-        begin_threads("sh-pin", std::min<uint64_t>({memories_.size(), cores, kPinThreads}), &HostFill::pin_memories));
-    return begin_threads("sh-touch", std::min<uint64_t>({units_.size(), cores, kTouchThreads}), &HostFill::touch_units);
-}
-
-Status HostFill::begin_threads(const char* name, uint64_t count, void (HostFill::*work)()) {
-    for (uint64_t i = 0; i < count; i++) {
-        const Status started = platform::start_thread(
-            name, [this, work] { (this->*work)(); }, &threads_.emplace_back());
-        if (i == 0) SH_TRY(started);  // fewer threads do the work too
+    const uint64_t pinning = std::min<uint64_t>({memories_.size(), cores, kPinThreads});
+    const uint64_t touching = std::min<uint64_t>({units_.size(), cores, kTouchThreads});
+    threads_.reserve(pinning + touching);
+    // One of each kind comes first, because the work needs both. Fewer of a kind do the work too.
+    for (uint64_t i = 0; i < std::max(pinning, touching); i++) {
+        const Status pins = i < pinning ? begin_thread("sh-pin", &HostFill::pin_memories) : Status();
+        const Status touches = i < touching ? begin_thread("sh-touch", &HostFill::touch_units) : Status();
+        if (i == 0) SH_TRY(pins);
+        if (i == 0) SH_TRY(touches);
     }
     return Status();
+}
+
+Status HostFill::begin_thread(const char* name, void (HostFill::*work)()) {
+    return platform::start_thread(
+        name, [this, work] { (this->*work)(); }, &threads_.emplace_back());
 }
 
 void HostFill::touch_units() {

@@ -51,7 +51,7 @@ private:
 
     void plan(const std::vector<GradualMemory*>& memories);
     Status begin_threads();
-    Status begin_threads(const char* name, uint64_t count, void (HostFill::*work)());
+    Status begin_thread(const char* name, void (HostFill::*work)());
     void touch_units();
     void pin_memories();
     bool make_ready(const Piece& piece);  // false: the fill has been stopped
