@@ -141,7 +141,9 @@ class UnheldOperations:
         """Returns the same view of the source."""
         (weight,) = self._in(value)
         offset = value.storage_offset() * value.element_size() - weight.memory.storage_offset()
-        return strided(weight.source(), int(offset), value)
+        made = strided(weight.source(), int(offset), value)
+        made = torch._conj(made) if value.is_conj() else made
+        return torch._neg_view(made) if value.is_neg() else made
 
     def _from_source(self, value: Any) -> Any:
         if not self._in(value) or is_wrapper(value):

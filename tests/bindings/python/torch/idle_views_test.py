@@ -90,6 +90,30 @@ def test_every_view_of_the_operator_database(device):
     assert len(names) > 50 and {"narrow", "chunk", "tensor_split", "unsafe_split", "movedim", "view"} <= names
 
 
+LAZY = {
+    "conj": torch.conj,
+    "conj of the data": lambda weight: weight.data.conj()[1:3],
+    "mH": lambda weight: weight.mH[:, 1:],
+    "neg": lambda weight: weight.conj().imag,
+}
+
+
+@pytest.mark.parametrize("made", LAZY.values(), ids=LAZY)
+def test_views_that_are_conjugated_or_negated_lazily(device, made):
+    plain = One(torch.randn(4, 4, dtype=torch.complex64))
+    model, ones = copy.deepcopy(plain), torch.ones((), dtype=torch.complex64)
+    with torch.no_grad(), st.stream(model, device):
+        model(ones)
+        view, want = made(model.weight), made(plain.weight)
+        assert torch.equal(view * 2, want * 2) and torch.equal(view.clone(), want.clone())
+        view.mul_(3).add_(1), want.mul_(3).add_(1)
+        torch.mul(torch.ones_like(view[1:]), 2, out=view[1:]), torch.mul(torch.ones_like(want[1:]), 2, out=want[1:])
+        model.weight.add_(model.weight.conj().clone()), plain.weight.add_(plain.weight.conj().clone())
+        assert torch.equal(model(ones), plain(ones))
+        assert torch.equal(model.state_dict()["weight"], plain.weight)
+    assert torch.equal(model.weight, plain.weight)
+
+
 # What loaders of sharded weights do, to weights of 128 x 64.
 LOADERS = {
     "narrow of the data": lambda weight, new: weight.data.narrow(0, 32, 32).copy_(new),
