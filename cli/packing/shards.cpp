@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 Shards::Shards(const std::string& model, const std::string& output) {
     const model::Model found = model::read_model(model, {});
     if (found.index.empty() || found.files.size() == 1) {
-        files_.push_back({model, output});
+        files_.push_back({found.files.front().path, output});
         return;
     }
     const fs::path folder = fs::path(found.index).parent_path();

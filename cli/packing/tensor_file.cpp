@@ -10,7 +10,8 @@
 
 #include "codec/frame.h"
 #include "model/error.h"
-#include "model/read_model.h"
+#include "model/gguf.h"
+#include "model/safetensors.h"
 #include "model/safetensors_header.h"
 #include "model/text.h"
 #include "packing/codec_error.h"
@@ -21,14 +22,12 @@ namespace stagehand::cli {
 namespace {
 
 model::Model read_one_file(const std::string& path) {
-    model::Model model = model::read_model(path, {});
-    if (model.format != model::Format::safetensors) {
+    model::FileSource source(path);
+    if (model::is_gguf(source)) {
         throw model::ModelError(path, "format", "is GGUF, and only safetensors files are packed");
     }
-    if (model.files.size() != 1) {
-        throw model::ModelError(path, "files",
-                                fmt::format("are {}: give one safetensors file at a time", model.files.size()));
-    }
+    model::Model model;
+    model::read_safetensors(source, {}, model);
     // An empty tensor has the offset of the next one.
     std::stable_sort(model.tensors.begin(), model.tensors.end(), [](const model::Tensor& a, const model::Tensor& b) {
         return std::pair(a.offset, a.file_bytes()) < std::pair(b.offset, b.file_bytes());

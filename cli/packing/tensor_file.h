@@ -15,7 +15,7 @@ namespace stagehand::cli {
 
 class TensorFile {
 public:
-    // Throws ModelError, also if the model has more than one file or is not in safetensors.
+    // Throws ModelError, also if the file is in GGUF.
     explicit TensorFile(const std::string& path);
 
     const std::string& path() const { return source_.name(); }

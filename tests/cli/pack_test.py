@@ -299,6 +299,23 @@ class PackTest(CommandTest):
             else:
                 self.assertEqual(read(after)[1], read(before)[1])
 
+    def test_shards_of_any_name_and_without_bytes(self):
+        folder, packed = self.folder / "sharded", self.folder / "packed"
+        folder.mkdir()
+        shards = {
+            "weights.json": {"a": ("BF16", [30_000], normal("BF16", 30_000, 1))},
+            "empty.safetensors": {"b": ("F32", [0, 4], b"")},
+        }
+        for name, tensors in shards.items():
+            model_files.write_safetensors(folder / name, tensors, {})
+        index = {"weight_map": {"a": "weights.json", "b": "empty.safetensors"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        result = self.succeed("pack", folder, "-o", packed, "--verify", "--json").json()
+        self.assertEqual((len(result["tensors"]), result["packed_tensors"]), (2, 1))
+        self.succeed("unpack", packed, "-o", self.folder / "plain")
+        for name in shards:
+            self.assertEqual(read(self.folder / "plain" / name)[1], read(folder / name)[1])
+
     def test_shards_that_cannot_be_packed(self):
         folder = self.folder / "sharded"
         index = model_files.write_sharded(folder, self.tensors, 2)
