@@ -192,7 +192,7 @@ class PlanTrainingTest(CommandTest):
             ([*STEP[:6], "--flops", "5"], "--flops: '5' is not a speed of arithmetic, such as 500TFLOPS"),
             ([*STEP[:6], "--flops", "-5TFLOPS"], "--flops: '-5TFLOPS'"),
             ([*STEP[:6], "--step-ms", "0.01", *LINK], "--step-ms: 0.01 ms are less than the device's memory needs"),
-            ([*STEP, "--layers", "0"], "--layers: '0' is not a whole number"),
+            (["--layers", "0", *STEP[2:]], "--layers: '0' is not a whole number"),
             ([*STEP, "--heads", "-1"], "--heads: '-1' is not a whole number from 1 to 10000000"),
             ([*STEP, "--heads", "3", *LINK], "--heads: 3 heads do not divide --hidden-size 4096"),
             ([*STEP, "--kv-heads", "64", *LINK], "--kv-heads: 64 are more than the 32 heads"),
