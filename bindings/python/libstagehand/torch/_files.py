@@ -152,7 +152,10 @@ def map_file(file: File, writable: bool = False) -> mmap.mmap:
     rights = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     with open(file.path, "rb") as opened:
         # The system reserves memory for all that could be written otherwise, and refuses files larger than its memory.
-        map = mmap.mmap(opened.fileno(), 0, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=rights)
+        try:
+            map = mmap.mmap(opened.fileno(), 0, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=rights)
+        except OSError as error:  # which names no file
+            raise OSError(error.errno, f"cannot be mapped: {error.strerror}", file.path) from None
     if len(map) != file.bytes:
         raise ValueError(f"{file.path} had {file.bytes} bytes and has {len(map)}: it was changed while it was read")
     return map

@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 import re
+import resource
 import struct
 
 import pytest
@@ -181,3 +182,16 @@ def test_a_nul_byte_does_not_end_a_name(device, tmp_path):
     write(tmp_path / "model.safetensors", model.state_dict())
     with pytest.raises(ValueError, match=r"the name holds a NUL byte"):
         st.stream(model.to("meta"), device, files=f"{tmp_path / 'model.safetensors'}\0.safetensors")
+
+
+def test_an_error_of_mapping_names_the_file(device, tmp_path):
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(100)))
+    for name, tensor in model.state_dict().items():
+        write(tmp_path / f"{name}.safetensors", {name: tensor})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with pytest.raises(OSError, match=r"cannot be mapped: Too many open files: .*weight\.safetensors"):
+            st.stream(model.to("meta"), device, files=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
