@@ -2,13 +2,15 @@
 state dicts.
 
 Storages count the tensors over them. Python's garbage collector knows these tensors, because each tensor of Python is
-one of its objects.
+one of its objects, except for those that gc.freeze() has taken from it. Autograd may also have saved a view that Python
+does not know. The count tells that there are such tensors.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
 import gc
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from weakref import ref
@@ -20,6 +22,7 @@ from ._subclasses import plain_parts
 from ._weights import Place, Weight, _data, span_of
 
 _storage = torch.Tensor.untyped_storage
+_log = logging.getLogger("libstagehand.torch")
 
 
 def use_count(storage: torch.UntypedStorage) -> int:
@@ -83,13 +86,24 @@ def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> None:
     counts = Counter(_storage(tensor)._cdata for tensor in ours.values())
     storages = {weight.storage._cdata: weight.storage for weight in weights if not weight.from_file}
     shared = [storage for key, storage in storages.items() if use_count(storage) > counts[key]]
-    found: dict[int, list[torch.Tensor]] = {}
+    found: dict[int, list[torch.Tensor]] = {storage._cdata: [] for storage in shared}
     for tensor in tensors_over(shared) if shared else ():
-        if id(tensor) not in ours and not tensor.is_inference():
-            found.setdefault(_storage(tensor)._cdata, []).append(tensor)
+        if id(tensor) not in ours:
+            found[_storage(tensor)._cdata].append(tensor)
+    hidden = {key for key, tensors in found.items() if use_count(storages[key]) > counts[key] + len(tensors)}
+    for name in [weight.places[0].name for weight in weights if weight.storage._cdata in hidden][:1]:
+        _log.warning(
+            "a change in place of some tensor over the memory of %s, and of %d other weights, is not seen: "
+            "Python's garbage collector does not know the tensor (gc.freeze(), or autograd has saved it). "
+            "Call gc.unfreeze() before the model is streamed if such changes are to be seen",
+            name,
+            len([weight for weight in weights if weight.storage._cdata in hidden]) - 1,
+        )
     for weight in weights:
         for tensor in found.get(weight.storage._cdata, ()):
             begin, end = span_of(tensor)
+            if tensor.is_inference():
+                continue  # it has no version that would tell of a change
             if begin < weight.storage_offset + weight.bytes and end > weight.storage_offset:
                 place = next((place for place in weight.places if _share_versions(place, tensor)), None)
                 weight.earlier.append(Earlier(tensor, place))
@@ -103,8 +117,8 @@ def _share_versions(place: Place, tensor: torch.Tensor) -> bool:
         return bool(place.tensor._version == tensor._version)
 
 
-def leave(weight: Weight) -> None:
-    """Gives the tensors over a weight a copy of its contents, before the weight gets others."""
+def others_over(weight: Weight) -> list[torch.Tensor]:
+    """Returns the tensors over a weight that other code has."""
     with torch._C.DisableTorchFunctionSubclass():
         own = [weight.memory, weight.host, weight.copied]
         for place in weight.places:
@@ -112,11 +126,25 @@ def leave(weight: Weight) -> None:
         ours = {id(tensor) for tensor in own}
         storages = {storage._cdata: storage for storage in map(_storage, (weight.memory, weight.host))}
         count = sum(map(use_count, storages.values()))
-        found = []
-        if count > len({id(tensor) for tensor in own if tensor is not None and _is_over(tensor, set(storages))}):
-            found = [tensor for tensor in tensors_over(storages.values(), count) if id(tensor) not in ours]
+        known = len({id(tensor) for tensor in own if tensor is not None and _is_over(tensor, set(storages))})
+        if count == known:
+            return []
+        found = [tensor for tensor in tensors_over(storages.values(), count) if id(tensor) not in ours]
+        if count > known + len(found):
+            name = weight.places[0].name
+            raise RuntimeError(
+                f"{name} cannot get other contents: a tensor over its memory has to keep what it has, but Python's "
+                "garbage collector does not know the tensor, because of gc.freeze(), or because autograd has saved it. "
+                f"Call gc.unfreeze() before, or change {name} in place by copy_()"
+            )
+        return found
+
+
+def leave(weight: Weight, others: list[torch.Tensor]) -> None:
+    """Gives the tensors over a weight a copy of its contents, before the weight gets others."""
+    with torch._C.DisableTorchFunctionSubclass():
         copies: dict[torch.device, torch.Tensor] = {}
-        for tensor in found:
+        for tensor in others:
             begin, end = span_of(tensor)
             memory = weight.memory if _storage(tensor)._cdata == _storage(weight.memory)._cdata else weight.host
             first = int(memory.storage_offset())

@@ -118,8 +118,11 @@ def _apply_to_source(module: nn.Module, streamed: dict[int, Entry], convert: _Co
         if (entry := streamed.get(id(tensor))) is None:
             continue
         before = torch.zeros([1] * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
+        was_shared = before.is_shared()
         with torch.no_grad():
             after = convert(before)
+        if after.is_shared() and not was_shared:  # by share_memory()
+            tensor.share_memory_()
         if (after.dtype, after.device) != (tensor.dtype, tensor.device):
             raise _refusal(entry, after)
         if after is not before and any(one is tensor for one in own):

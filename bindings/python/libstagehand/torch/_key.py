@@ -62,8 +62,16 @@ def closed(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
-owners: dict[int, Operation] = {}
-"""The functions that make operations on weights with the key, by the address of the weight's storage."""
+# The functions that make operations on weights with the key, by the storage of the weight. Another model may get the
+# same addresses later, while views of the weight still have the storage.
+_owners: dict[int, Operation] = {}
+
+
+def own(memory: torch.Tensor, owner: Operation) -> Callable[[], object]:
+    """Has `owner` make the operations on a weight. Returns a function that ends this."""
+    storage = memory.untyped_storage()._cdata
+    _owners[storage] = owner
+    return lambda: _owners.pop(storage, None)
 
 
 def has_key(tensor: torch.Tensor) -> bool:
@@ -99,19 +107,19 @@ def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
         raise compiled_use("a streamed weight")
     if _writes_lists(operation):  # it has code that changes tensor by tensor, and each comes here again
         return operation._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
-    asked = list(dict.fromkeys(map(_owner, plain)))
+    asked = list(dict.fromkeys(map(owner_of, plain)))
     if None in asked:
         raise RuntimeError(f"{operation} reads a weight of a model that is not streamed any more: read the weight anew")
     owner = asked[0]
     assert owner is not None
     if len(asked) > 1:
-        if any(has_key(value) and _owner(value) is not owner for value in written(operation, args, kwargs)):
+        if any(has_key(value) and owner_of(value) is not owner for value in written(operation, args, kwargs)):
             raise RuntimeError(f"{operation} changes weights of several streamed models: call it once for each model")
         # An owner holds its own weights only, so the operation gets copies of the weights of other models. The first
         # weight is the one that an operation in place changes.
 
         def copied(value: Any) -> Any:
-            is_others = isinstance(value, torch.Tensor) and has_key(value) and _owner(value) is not owner
+            is_others = isinstance(value, torch.Tensor) and has_key(value) and owner_of(value) is not owner
             return _clone(value) if is_others else value
 
         args, kwargs = tree_map(copied, (args, kwargs))
@@ -138,8 +146,8 @@ def _writes_lists(operation: Any) -> bool:
     ) and operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
-def _owner(tensor: torch.Tensor) -> Operation | None:
-    return owners.get(_storage(tensor).data_ptr())
+def owner_of(tensor: torch.Tensor) -> Operation | None:
+    return _owners.get(_storage(tensor)._cdata)
 
 
 class _Operation:

@@ -48,10 +48,10 @@ _METHODS = (
     "__dlpack__",
     "__dlpack_device__",
 )
-_NUMPY = ("numpy", "__array__")
+NUMPY = ("numpy", "__array__")
 # The methods that read memory past the dispatcher. They get a copy while modules run.
-_PAST_DISPATCHER = (
-    *_NUMPY,
+PAST_DISPATCHER = (
+    *NUMPY,
     "tolist",
     "__dlpack__",
     "__dlpack_device__",
@@ -59,8 +59,10 @@ _PAST_DISPATCHER = (
     "storage",
     "_typed_storage",
 )
+# The address of the source is for code that reads host memory by it. A device has no use for it.
+ON_HOST = ("data_ptr",)
 # The methods that ask for the key of a tensor, and read no memory.
-_KEYED = ("new", "new_tensor", "type")
+KEYED = ("new", "new_tensor", "type")
 _ALWAYS = ("__reduce_ex__",)
 _clone = torch.Tensor.clone
 
@@ -84,12 +86,14 @@ def _method(source: Source, kind: type, name: str) -> Any:
         entry: Entry | None = self.__dict__.get(ENTRY)
         if entry is None or (name not in _ALWAYS and entry.held()):
             return of_class(self, *args, **named)
-        if name in _KEYED and not entry.special:
+        if name in ON_HOST and self.device.type != "cpu":
+            return of_class(self, *args, **named)
+        if name in KEYED and not entry.special and (name != "type" or not (args or named)):
             return of_class(entry.places[0].open, *args, **named)
         if name not in _ALWAYS and source.computes():
-            return of_class(_clone(self) if name in _PAST_DISPATCHER else self, *args, **named)
+            return of_class(_clone(self) if name in PAST_DISPATCHER else self, *args, **named)
         made = of_class(source.current(entry), *args, **named)
-        if name in _NUMPY:
+        if name in NUMPY:
             made.flags.writeable = False  # because a write to the array could not be seen
         return made
 
@@ -202,9 +206,40 @@ class ServedTensors:
                 made = kept.detach().clone(memory_format=torch.preserve_format)
             return nn.Parameter(made, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else made
 
-        methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *_ALWAYS)}
+        def shallow_copy(tensor: torch.Tensor) -> torch.Tensor:
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
+            if entry is not None and not entry.special:
+                return source.current(entry)  # a change of it is seen
+            reduced: Any = tensor.__reduce_ex__(4)  # type: ignore[no-untyped-call]
+            return reduced[0](*reduced[1])  # type: ignore[no-any-return]
+
+        def use_count(tensor: torch.Tensor) -> int:
+            """PyTorch asks for it before it swaps the memory of two tensors."""
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
+            if entry is not None:
+                raise RuntimeError(
+                    f"{entry.name} is streamed, so it cannot be swapped with another tensor (swap_tensors(), or "
+                    "set_swap_module_params_on_conversion()): exchange the data, or end streaming first"
+                )
+            return int(torch.Tensor._use_count(tensor))  # type: ignore[attr-defined]
+
+        def share_memory(tensor: torch.Tensor) -> torch.Tensor:
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
+            if entry is not None and tensor.device.type == "cpu" and not entry.places[0].original.is_shared():
+                raise unshareable(entry.name)
+            return tensor if entry is not None else torch.Tensor.share_memory_(tensor)
+
+        methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *ON_HOST, *_ALWAYS)}
         methods.update(
-            {"__new__": new, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__}
+            {
+                "__new__": new,
+                "__copy__": shallow_copy,
+                "__deepcopy__": deepcopy,
+                "data": property(get, put),
+                "_use_count": use_count,
+                "share_memory_": share_memory,
+                "__module__": kind.__module__,
+            }
         )
         # Functions of plain tensors need not look: PyTorch tells of operations on tensors with the key.
         methods["__torch_function__"] = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
@@ -227,6 +262,12 @@ class ServedTensors:
             self._guarded = True
             for tensor, _, served in self._special:
                 tensor.__class__ = served
+
+
+def unshareable(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name} is streamed, so its memory cannot be moved to shared memory: call share_memory() before streaming"
+    )
 
 
 def is_served(tensor: torch.Tensor) -> bool:

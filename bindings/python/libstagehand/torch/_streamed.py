@@ -32,7 +32,7 @@ from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._host_sources import adopt, make_sources
-from ._key import compiled_use, is_compiling, owners
+from ._key import compiled_use, is_compiling, own
 from ._kinds import StepKinds
 from ._loading import LoadedInto, LoadInto, Updates, loaded, refuse_unseen
 from ._mappings import Mappings
@@ -50,6 +50,7 @@ from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import SaveSources, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
+from ._ties import Ties
 from ._together import most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training, check_maker
 from ._training_calls import TrainingCalls
@@ -135,7 +136,7 @@ class Streamed(Residency, TrainingCalls, Source):
         self._trained_from_files: list[Found] = []
         self._name = name or type(module).__name__
         self._copies = PinnedCopies(self._name)
-        self._undo = ExitStack()
+        self._undo, self._ties = ExitStack(), Ties()
         try:
             with plainly():
                 check_modules(module)
@@ -226,6 +227,7 @@ class Streamed(Residency, TrainingCalls, Source):
         note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {name}, which is not closed")
 
     def _register(self, pin: bool, pack: bool, mapped: bool, progress: Progress) -> None:
+        self._undo.callback(self._ties.restore)
         for place in self._places:
             self._undo.callback(self._restore, place)
         # The sources are in the frame of this function only, so that a failure does not keep them.
@@ -304,10 +306,10 @@ class Streamed(Residency, TrainingCalls, Source):
         saved = SavedTensors(self._holding, self._by_storage)
         self._updates = Updates(self.runtime, self._holding.calls)
         unheld = UnheldOperations(self.runtime, self._holding, saved, self._updates, self._by_storage)
-        self._served.unheld, self._served.replace = unheld, unheld.replace
-        for storage in self._by_storage:
-            owners[storage] = unheld
-            self._undo.callback(owners.pop, storage, None)
+        self._served.unheld, self._served.replace, unheld.tie = unheld, unheld.replace, self._ties.note
+        for weight in self._weights:
+            self._undo.callback(own(weight.memory, unheld))
+        self._undo.callback(self._ties.find, self.module, unheld.weights_in)
         self._running = Running(
             self._holding,
             saved,
@@ -434,10 +436,8 @@ class Streamed(Residency, TrainingCalls, Source):
         raise TypeError("the object that stream() returned cannot be copied or pickled: copy or pickle its module")
 
     def __repr__(self) -> str:
-        size = self._bytes()
-        where = f"{self.device.name}{' (closed)' if self._closed else ''}"
-        kind = type(self.module).__name__
-        return f"<libstagehand.torch.Streamed {kind}: {size} bytes in {len(self._blocks)} blocks on {where}>"
+        where = f"{len(self._blocks)} blocks on {self.device.name}{' (closed)' if self._closed else ''}"
+        return f"<libstagehand.torch.Streamed {type(self.module).__name__}: {self._bytes()} bytes in {where}>"
 
     @contextmanager
     def step(self) -> Iterator[None]:

@@ -12,19 +12,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_iter, tree_map
 
 from .._errors import BudgetError
 from .._generated import Status
 from .._runtime import Runtime
-from ._aliases import leave
+from ._aliases import leave, others_over
 from ._holding import Holding
 from ._hooks import refuse_untold_training
-from ._key import closed, has_key, without_key, written
+from ._key import closed, compiled_use, has_key, is_compiling, without_key, written
 from ._loading import Updates
 from ._memory import strided
 from ._saved import SavedTensors
 from ._subclasses import ENTRY, found_in, is_wrapper
+from ._views import as_view
 from ._weights import HeldBlock, Place, Weight, _data
 
 _clone = torch.Tensor.clone
@@ -51,9 +53,14 @@ class UnheldOperations:
         self._saved = saved
         self._updates = updates
         self._weights = weights
+        # Notes a parameter that was made of a view. It has the memory of the weight when streaming ends.
+        self.tie: Callable[[torch.Tensor], None] = lambda parameter: None
 
     def __call__(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        weights = [weight for value in tree_iter((args, kwargs)) for weight in self._in(value)]
+        return tree_map(as_view, self._called(operation, args, kwargs))
+
+    def _called(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        weights = [weight for value in tree_iter((args, kwargs)) for weight in self.weights_in(value)]
         blocks = list(dict.fromkeys(weight.block for weight in weights if not weight.block.held()))
         if not blocks or all([self._holding.read(block) for block in blocks]):  # a node of a backward holds them
             return self._make(operation, args, kwargs)
@@ -63,7 +70,7 @@ class UnheldOperations:
         plain = _transforms() is None and not any(map(_has_parts, tree_iter((args, kwargs))))
         if plain and _copies_never(operation):
             return without_key(operation, args, kwargs)
-        if any(map(self._in, written(operation, args, kwargs))):
+        if any(map(self.weights_in, written(operation, args, kwargs))):
             return self._write(operation, args, kwargs)
         if computes:
             return self._read(operation, args, kwargs, blocks)
@@ -72,7 +79,7 @@ class UnheldOperations:
             return operation.decompose(*args, **kwargs)
         return self._by_source(operation, args, kwargs, blocks)
 
-    def _in(self, value: Any) -> tuple[Weight, ...]:
+    def weights_in(self, value: Any) -> tuple[Weight, ...]:
         """Returns the weights that an argument is, or is a view of."""
         if not isinstance(value, torch.Tensor) or not (is_wrapper(value) or has_key(value)):
             return ()
@@ -99,14 +106,15 @@ class UnheldOperations:
         """Makes an operation with copies of the sources on the device."""
         self._write_back(blocks)
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the address of the storage, with the original
+        is_plain = operation not in _RESOLVE and _transforms() is None
 
         def copied(value: Any) -> Any:
             made = self._from_source(value)
-            if made is not value:
+            if is_plain and made is not value:
                 copies[_address(made)] = value, made
             return made
 
-        def as_view(made: Any) -> Any:
+        def on_weight(made: Any) -> Any:
             """Gives a view of the weight for a view of the copy, whatever operation has made it."""
             if not isinstance(made, torch.Tensor) or made.layout != torch.strided or _address(made) not in copies:
                 return made
@@ -115,8 +123,7 @@ class UnheldOperations:
             return without_key(_as_strided, (value, made.size(), made.stride(), first), {})
 
         made = operation(*tree_map(copied, args), **tree_map(copied, kwargs))
-        is_plain = operation not in _RESOLVE and _transforms() is None
-        return tree_map(as_view, made) if is_plain else made
+        return tree_map(on_weight, made) if is_plain else made
 
     def _write_back(self, blocks: list[HeldBlock]) -> None:
         trained = [block.block for block in blocks if block.mutable]
@@ -137,56 +144,80 @@ class UnheldOperations:
             _data.__set__(made, closed(_data.__get__(made)))
         return made
 
-    def _host(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the same view of the source."""
-        (weight,) = self._in(value)
-        offset = value.storage_offset() * value.element_size() - weight.memory.storage_offset()
-        made = strided(weight.source(), int(offset), value)
-        made = torch._conj(made) if value.is_conj() else made
-        return torch._neg_view(made) if value.is_neg() else made
+    def readable(self, view: torch.Tensor, always: bool, copied: bool) -> torch.Tensor:
+        (weight,) = self.weights_in(view)
+        if is_compiling():
+            raise compiled_use(weight.places[0].name)
+        if not always:
+            if weight.block.held():
+                return view
+            if self._holding.computes():
+                return _clone(view) if copied else view
+        self._write_back([weight.block])
+        with torch.inference_mode(False), torch.no_grad():
+            made = self._host(view)
+            for place in weight.places:
+                if place.original.dtype == view.dtype:  # so that a change is seen, it shares the versions of the data
+                    shared = torch.as_strided(place.host(), made.size(), made.stride(), made.storage_offset())
+                    made = _lazily(shared, view)
+                    break
+        return made.requires_grad_(view.requires_grad)
+
+    def _host(self, value: torch.Tensor, source: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the same view of the source, or of a copy of the source."""
+        (weight,) = self.weights_in(value)
+        offset = int(value.storage_offset() * value.element_size() - weight.memory.storage_offset())
+        return _lazily(strided(weight.source() if source is None else source, offset, value), value)
 
     def _from_source(self, value: Any) -> Any:
-        if not self._in(value) or is_wrapper(value):
+        if not self.weights_in(value) or is_wrapper(value):
             return value
         with torch.no_grad():
             copied = self._host(value).to(value.device, copy=True)
-        return _Copy.apply(value, copied) if torch.is_grad_enabled() and value.requires_grad else copied
+        is_seen = (torch.is_grad_enabled() and value.requires_grad) or forward_ad._current_level >= 0
+        return without_key(_Copy.apply, (value, copied), {}) if is_seen else copied
 
     def _write(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """Makes an operation in place on the sources. The blocks are loaded again before they are used again."""
         changed = list(written(operation, args, kwargs))
         for value in changed:
-            for weight in self._in(value):
+            for weight in self.weights_in(value):
                 _refuse_write(operation, weight, by_itself=ENTRY in value.__dict__)
         if torch.Tag.inplace_view in operation.tags:
             return self._set(operation, args, kwargs, changed[0])
-        given = {id(value): value for value in changed}
         results = {id(value) for value in written(operation, args, kwargs, results=True)}
-        hosts: dict[int, torch.Tensor] = {}  # by the id of the argument
+        # An operation may resize a tensor for its result, which the source must not be. So a result goes to a copy of
+        # the source, as do the arguments that may overlap with it.
+        copies = {
+            weight: weight.source().clone()
+            for value in changed
+            if id(value) in results
+            for weight in self.weights_in(value)
+        }
+        made_for: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each argument and its tensor on the host, by id
 
         def on_host(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            if id(value) not in hosts:
-                made = self._host(value) if self._in(value) else value.cpu()
-                # An operation may resize a tensor for its result, which the source must not be.
-                hosts[id(value)] = made.clone() if id(value) in results and self._in(value) else made
-            return hosts[id(value)]
+            if id(value) not in made_for:
+                weight = next(iter(self.weights_in(value)), None)
+                made_for[id(value)] = value, self._host(value, copies.get(weight)) if weight else value.cpu()
+            return made_for[id(value)][1]
 
-        with self._writing([weight for value in changed for weight in self._in(value)]), torch.no_grad():
+        with self._writing([weight for value in changed for weight in self.weights_in(value)]), torch.no_grad():
             made = operation(*tree_map(on_host, args), **tree_map(on_host, kwargs))
-            for value in changed:
-                for weight in self._in(value):
-                    if hosts[id(value)].shape != value.shape:
-                        raise _reshaped(operation, weight.places[0].name, value.shape, hosts[id(value)].shape)
-            for value in changed:
-                host = hosts[id(value)]
-                if self._in(value):
-                    if id(value) in results:
-                        self._host(value).copy_(host)
-                elif host is not value:
-                    value.resize_(host.shape).copy_(host)
-        given_back = {id(hosts[key]): value for key, value in given.items()}
+            pairs = [made_for[id(value)] for value in changed]
+            for value, host in pairs:
+                for weight in self.weights_in(value):
+                    if host.shape != value.shape:
+                        raise _reshaped(operation, weight.places[0].name, value.shape, host.shape)
+            for value, host in pairs:
+                if not self.weights_in(value):
+                    if host is not value:
+                        value.resize_(host.shape).copy_(host)
+                elif id(value) in results:
+                    self._host(value).copy_(host)
+        given_back = {id(host): value for value, host in pairs}
         device = changed[0].device
         return tree_map(
             lambda one: given_back.get(id(one), one.to(device)) if isinstance(one, torch.Tensor) else one, made
@@ -210,7 +241,6 @@ class UnheldOperations:
 
     def _set(self, operation: Any, args: Any, kwargs: Any, changed: torch.Tensor) -> Any:
         """Makes an operation that gives a tensor another shape or other memory, like set_()."""
-        (weight,) = self._in(changed)
         with torch.no_grad():
             made = torch.empty_strided(
                 changed.size(), changed.stride(), dtype=changed.dtype, device=changed.device
@@ -236,28 +266,39 @@ class UnheldOperations:
         weight = place.weight
         _refuse_write("set_data", weight, by_itself=False)
         if len(weight.places) > 1:
-            others = ", ".join(other.name for other in weight.places if other is not place)
+            names = ", ".join(other.name for other in weight.places if other is not place)
             raise RuntimeError(
-                f"{place.name} is streamed and shares memory with {others}, so its data cannot be replaced: "
+                f"{place.name} is streamed and shares memory with {names}, so its data cannot be replaced: "
                 "change the data in place, or before streaming"
             )
         with torch.no_grad():
             value = value.to("cpu", copy=True)  # it may be a tensor over the weight
+            others = others_over(weight)
             with self._writing([weight]):
-                leave(weight)
+                leave(weight, others)
                 strided(weight.host, place.offset, place.original).copy_(value)
 
 
 class _Copy(torch.autograd.Function):
     """A copy of a weight, whose gradient is that of the weight."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
+    def forward(weight: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
         return copied
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor | None, _: None) -> torch.Tensor | None:
+        return None if tangent is None else tangent.clone()  # a result must not be an argument
 
 
 def _has_parts(value: Any) -> bool:
@@ -276,6 +317,12 @@ def _is_composite(operation: Any) -> bool:
     return operation not in _RESOLVE and operation.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
+
+
+def _lazily(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Conjugates and negates a tensor as lazily as another one is."""
+    made = torch._conj(made) if like.is_conj() else made
+    return torch._neg_view(made) if like.is_neg() else made
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -3,6 +3,7 @@ steps compute with the change, and it is there at the end.
 """
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -115,3 +116,15 @@ def test_tensors_of_the_model_are_its_own(device, monkeypatch):
     monkeypatch.setattr("libstagehand.torch._aliases.gc.get_objects", lambda *_: pytest.fail("it is searched"))
     with torch.no_grad(), st.stream(Shared(), device):
         pass
+
+
+def test_tensors_that_are_not_found_are_logged(device, net, tokens, caplog):
+    held = net.state_dict()
+    gc.freeze()
+    try:
+        with torch.no_grad(), st.stream(net, device):
+            net(tokens)
+    finally:
+        gc.unfreeze()
+    (message,) = [one.getMessage() for one in caplog.records]
+    assert "over the memory of embed.weight, and of 50 other weights, is not seen" in message and len(held) == 51

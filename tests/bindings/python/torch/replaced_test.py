@@ -3,6 +3,7 @@ module, and swaps with averages. Tensors that were made from a weight before kee
 """
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -265,3 +266,21 @@ def test_a_weight_that_shares_memory_is_refused(device, net, tokens):
         with pytest.raises(RuntimeError, match="shares memory with layers.*so its data cannot be replaced"):
             net.get_parameter(NAME).data = values(128, 64)
         assert torch.equal(net(tokens)["logits"], want)
+
+
+@pytest.fixture
+def frozen():
+    yield gc.freeze
+    gc.unfreeze()
+
+
+def test_a_tensor_that_cannot_be_found_is_not_passed_over(streamed, net, other, tokens, frozen):
+    kept = net.state_dict()[NAME]
+    frozen()
+    with pytest.raises(RuntimeError, match=rf"{NAME} cannot get other contents: .*Call gc.unfreeze\(\) before"):
+        net.get_parameter(NAME).data = values(128, 64)
+    assert same(net, other, tokens) and torch.equal(kept, other.get_parameter(NAME))
+    gc.unfreeze()
+    for model in (net, other):
+        model.get_parameter(NAME).data = values(128, 64)
+    assert same(net, other, tokens) and not torch.equal(kept, other.get_parameter(NAME))
