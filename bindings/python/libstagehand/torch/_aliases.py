@@ -17,9 +17,9 @@ from weakref import ref
 
 import torch
 
-from ._memory import strided
+from ._memory import span_of, strided
 from ._subclasses import plain_parts
-from ._weights import Place, Weight, _data, span_of
+from ._weights import Place, Weight, _data
 
 _storage = torch.Tensor.untyped_storage
 _log = logging.getLogger("libstagehand.torch")
@@ -117,16 +117,18 @@ def _share_versions(place: Place, tensor: torch.Tensor) -> bool:
         return bool(place.tensor._version == tensor._version)
 
 
-def others_over(weight: Weight) -> list[torch.Tensor]:
-    """Returns the tensors over a weight that other code has."""
+def others_over(weight: Weight, weights: Iterable[Weight]) -> list[torch.Tensor]:
+    """Returns the tensors over a weight that other code has. `weights` are those of its model."""
     with torch._C.DisableTorchFunctionSubclass():
-        own = [weight.memory, weight.host, weight.copied]
+        own = [weight.memory, weight.host, weight.given, weight.copied]
         for place in weight.places:
             own += [place.tensor, place.original, place.given, place.open, place.closed]
         ours = {id(tensor) for tensor in own}
-        storages = {storage._cdata: storage for storage in map(_storage, (weight.memory, weight.host))}
+        storages = {_storage(memory)._cdata: _storage(memory) for memory in _memories(weight)}
         count = sum(map(use_count, storages.values()))
         known = len({id(tensor) for tensor in own if tensor is not None and _is_over(tensor, set(storages))})
+        # A storage for other code keeps the one of the source.
+        known += sum(_is_given(one) and _storage(one.host)._cdata in storages for one in weights)
         if count == known:
             return []
         found = [tensor for tensor in tensors_over(storages.values(), count) if id(tensor) not in ours]
@@ -140,16 +142,51 @@ def others_over(weight: Weight) -> list[torch.Tensor]:
         return found
 
 
+def _is_given(weight: Weight) -> bool:
+    """Whether other code may have tensors over the source."""
+    return weight.given is not None and weight.given.data_ptr() == weight.host.data_ptr()
+
+
+def _memories(weight: Weight) -> list[torch.Tensor]:
+    given = [weight.given] if weight.given is not None and _is_given(weight) else []
+    return [weight.memory, weight.host, *given]
+
+
 def leave(weight: Weight, others: list[torch.Tensor]) -> None:
     """Gives the tensors over a weight a copy of its contents, before the weight gets others."""
     with torch._C.DisableTorchFunctionSubclass():
+        memories = {_storage(memory)._cdata: memory for memory in _memories(weight)}
         copies: dict[torch.device, torch.Tensor] = {}
         for tensor in others:
             begin, end = span_of(tensor)
-            memory = weight.memory if _storage(tensor)._cdata == _storage(weight.memory)._cdata else weight.host
-            first = int(memory.storage_offset())
+            first = int(memories[_storage(tensor)._cdata].storage_offset())
             if end <= first or begin >= first + weight.bytes:
                 continue  # the source of another weight
             if tensor.device not in copies:
                 copies[tensor.device] = weight.source().to(tensor.device, copy=True)
             _data.__set__(tensor, strided(copies[tensor.device], begin - first, tensor))
+
+
+def rejoin(weights: Iterable[Weight]) -> None:
+    """Puts the tensors over sources that other code has got over the memory that the weights have after streaming."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        given: dict[int, Weight] = {}
+        for weight in weights:
+            own = {id(one) for one in (weight.given, *(place.given for place in weight.places)) if one is not None}
+            if weight.given is not None and _is_given(weight) and use_count(_storage(weight.given)) > len(own):
+                given[_storage(weight.given)._cdata] = weight
+        if not given:
+            return
+        for tensor in tensors_over([_storage(weight.given) for weight in given.values() if weight.given is not None]):
+            weight = given[_storage(tensor)._cdata]
+            assert weight.given is not None
+            begin = span_of(tensor)[0] - int(weight.given.storage_offset())
+            place = weight.places[0]
+            after = _data.__get__(place.tensor)
+            if after.device.type != "cpu":
+                _data.__set__(tensor, strided(weight.host, begin, tensor))
+                continue
+            begin += span_of(after)[0] - place.offset
+            made = torch.empty(0, dtype=tensor.dtype)
+            made.set_(_storage(after), begin // tensor.element_size(), tensor.size(), tensor.stride())
+            _data.__set__(tensor, made)

@@ -156,3 +156,7 @@ def check_modules(root: nn.Module) -> None:
                 f"{name or 'the model'} is a TorchScript module, which runs no hooks: "
                 "stream the Python module that it was made from"
             )
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

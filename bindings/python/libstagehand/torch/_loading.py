@@ -13,6 +13,8 @@ from torch import nn
 from .._runtime import Runtime
 from ._calls import Calls
 from ._hooks import Hook
+from ._memory import strided
+from ._movable import changed_elsewhere
 from ._weights import Entry, HeldBlock, Place
 
 
@@ -88,6 +90,8 @@ def refuse_unseen(changed: Iterable[Place]) -> None:
     for place in changed:
         weight = place.weight
         copied = weight.earlier and (weight.moved is not None or weight.copied is not None)
+        if place.is_moved():
+            raise changed_elsewhere(place.name)
         why = weight.fixed or ("streamed from a copy of its memory" if copied else "")
         if why:
             remedy = "Make the change before streaming" if weight.fixed else "Change the weight itself"
@@ -127,7 +131,8 @@ class LoadInto(Hook):
                 if not place.loading:
                     self.updates.begin(place.weight.block)
                     place.loading = True
-                    place.put_on_host()
+                    with torch.inference_mode(place.inference):
+                        place.put(strided(place.weight.source(), place.offset, place.original))
             if entry.tensor is not entry.original:
                 entry.put(entry.host())
 

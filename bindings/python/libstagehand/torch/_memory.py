@@ -13,6 +13,7 @@ from .. import _view
 from .._native import ffi, lib
 
 _new_capsule = _view._new_capsule
+_LARGEST_ELEMENT = 16  # bytes
 
 
 class Anchor:
@@ -58,3 +59,20 @@ def buffer_of(memory: torch.Tensor) -> Any:
     made = (ctypes.c_ubyte * memory.numel()).from_address(memory.data_ptr())
     made.kept = memory  # type: ignore[attr-defined,unused-ignore]
     return made
+
+
+def sealed(memory: torch.Tensor) -> torch.Tensor:
+    """Returns the same host memory over a storage of its own. Code that moves or resizes that storage, as
+    multiprocessing does, leaves the memory where it is.
+    """
+    first = int(memory.storage_offset())
+    begin = first // _LARGEST_ELEMENT * _LARGEST_ELEMENT
+    storage: torch.UntypedStorage = memory.untyped_storage()[begin : first + memory.numel()]  # type: ignore[assignment]
+    return byte_tensor(storage, first - begin, memory.numel())
+
+
+def span_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns the first byte of its storage that a tensor covers, and the end."""
+    last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.size(), tensor.stride()))
+    first = int(tensor.storage_offset())
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()

@@ -51,3 +51,10 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return bool(tensor.untyped_storage().data_ptr())
     except (NotImplementedError, RuntimeError):
         return False
+
+
+def changed_elsewhere(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name} is streamed, and a tensor that was made from it was moved to shared memory (multiprocessing) and then "
+        "changed in place: steps do not see that change. Change the weight itself"
+    )

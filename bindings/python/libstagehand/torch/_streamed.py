@@ -309,7 +309,7 @@ class Streamed(Residency, TrainingCalls, Source):
         self._served.unheld, self._served.replace, unheld.tie = unheld, unheld.replace, self._ties.note
         for weight in self._weights:
             self._undo.callback(own(weight.memory, unheld))
-        self._undo.callback(self._ties.find, self.module, unheld.weights_in)
+        self._undo.callback(self._ties.find, self.module, self._weights, unheld.weights_in)
         self._running = Running(
             self._holding,
             saved,
@@ -414,7 +414,7 @@ class Streamed(Residency, TrainingCalls, Source):
         """Gives up memory that would otherwise live as long as this object."""
         self._copies.ended = True
         for weight in self._weights:
-            del weight.host, weight.memory, weight.storage
+            del weight.host, weight.given, weight.memory, weight.storage
             for place in weight.places:
                 del place.original, place.given, place.open, place.closed
 

@@ -11,9 +11,11 @@ from weakref import ref
 import torch
 from torch import nn
 
+from ._aliases import rejoin
 from ._key import has_key
+from ._memory import span_of
 from ._subclasses import ENTRY
-from ._weights import Place, Weight, _data, span_of
+from ._weights import Place, Weight, _data
 
 _storage = torch.Tensor.untyped_storage
 
@@ -23,6 +25,7 @@ class Ties:
 
     def __init__(self) -> None:
         self._made: list[ref[torch.Tensor]] = []
+        self._weights: list[Weight] = []
         self._found: list[tuple[torch.Tensor, Place, int]] = []  # each with the place, and its first byte there
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -33,8 +36,11 @@ class Ties:
         for module in model.modules():
             yield from (one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None)
 
-    def find(self, model: nn.Module, weights_of: Callable[[torch.Tensor], tuple[Weight, ...]]) -> None:
+    def find(
+        self, model: nn.Module, weights: list[Weight], weights_of: Callable[[torch.Tensor], tuple[Weight, ...]]
+    ) -> None:
         """Finds them while they are over device memory."""
+        self._weights = weights
         for tensor in {id(one): one for one in self._all(model)}.values():
             if ENTRY in tensor.__dict__ or not has_key(tensor):
                 continue
@@ -46,6 +52,7 @@ class Ties:
 
     def restore(self) -> None:
         """Puts them over the memory that the weights have after streaming."""
+        rejoin(self._weights)
         for tensor, place, first in self._found:
             of: torch.Tensor = _data.__get__(place.tensor)
             first += int(of.storage_offset()) * of.element_size()
@@ -54,7 +61,7 @@ class Ties:
                 made.set_(_storage(of), first // made.element_size(), tensor.size(), tensor.stride())
                 _data.__set__(tensor, made)
             tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
-        self._found.clear()
+        self._found, self._weights = [], []
 
 
 def _end(place: Place) -> int:

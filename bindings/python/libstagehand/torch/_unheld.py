@@ -155,7 +155,7 @@ class UnheldOperations:
                 return _clone(view) if copied else view
         self._write_back([weight.block])
         with torch.inference_mode(False), torch.no_grad():
-            made = self._host(view)
+            made = self._host(view, weight.to_give())
             for place in weight.places:
                 if place.original.dtype == view.dtype:  # so that a change is seen, it shares the versions of the data
                     shared = torch.as_strided(place.host(), made.size(), made.stride(), made.storage_offset())
@@ -249,7 +249,9 @@ class UnheldOperations:
             operation(*tree_map(lambda value: made if value is changed else value, args), **kwargs)
             if ENTRY not in changed.__dict__:  # a view of the weight, or its data, which changes alone
                 if _address(made) == before:
-                    return without_key(operation, args, kwargs)
+                    # The weight, whose versions it may share, is not changed.
+                    with torch.autograd._unsafe_preserve_version_counter(changed):  # type: ignore[attr-defined]
+                        return without_key(operation, args, kwargs)
                 _data.__set__(changed, made)
                 return changed
             place = changed.__dict__[ENTRY].places[0]
@@ -273,7 +275,7 @@ class UnheldOperations:
             )
         with torch.no_grad():
             value = value.to("cpu", copy=True)  # it may be a tensor over the weight
-            others = others_over(weight)
+            others = others_over(weight, self._weights.values())
             with self._writing([weight]):
                 leave(weight, others)
                 strided(weight.host, place.offset, place.original).copy_(value)

@@ -85,12 +85,14 @@ def _like(kind: type, name: str) -> Any:
 
 def _get_data(self: torch.Tensor) -> torch.Tensor:
     # detach() and not `data`, because a change in place must be seen.
-    return torch.Tensor.detach(self) if has_key(self) else _data.__get__(self)  # type: ignore[no-any-return]
+    data: torch.Tensor = torch.Tensor.detach(self) if has_key(self) else _data.__get__(self)
+    return data
 
 
 def _share_memory(self: torch.Tensor) -> torch.Tensor:
     if not has_key(self):
-        return torch.Tensor.share_memory_(self)
+        torch.Tensor.share_memory_(self)
+        return self
     for weight in _owner(self, "share_memory_").weights_in(self):
         if self.device.type == "cpu" and not weight.places[0].original.is_shared():
             raise unshareable(weight.places[0].name)

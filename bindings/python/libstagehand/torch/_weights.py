@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ from torch import nn
 from .._runtime import Block
 from .._view import View
 from . import _subclasses
-from ._division import Unit
+from ._division import Unit, matches
 from ._files import PackedTensor
 from ._key import closed
-from ._memory import strided
-from ._movable import full_name, refuse_distributed_weight, refuse_immovable
+from ._memory import sealed, span_of, strided
+from ._movable import changed_elsewhere, full_name, refuse_distributed_weight, refuse_immovable
 
 if TYPE_CHECKING:
     from ._aliases import Earlier
@@ -79,19 +78,22 @@ class Place:
     def put_on_device(self) -> None:
         self.put(self.open if self.weight.block.open else self.closed)
 
-    def put_on_host(self) -> None:
-        """Puts the tensor over the source."""
-        with torch.inference_mode(self.inference):
-            self.put(strided(self.weight.source(), self.offset, self.original))
-
     def host(self) -> torch.Tensor:
         """Returns data over the source."""
+        if self.is_moved():
+            changed, self.given = self.source_changed(), None
+            if changed:
+                raise changed_elsewhere(self.name)
         if self.given is None:
             with torch.inference_mode(False), torch.no_grad():
-                self.given = strided(self.weight.source(), self.offset, self.original)
+                self.given = strided(self.weight.to_give(), self.offset, self.original)
             self.note_source()
         self.trained = self.weight.block.trained
         return self.given.detach()
+
+    def is_moved(self) -> bool:
+        """Whether other code has moved the memory of the tensors that it got."""
+        return self.given is not None and self.given.data_ptr() != self.weight.host.data_ptr() + self.offset
 
     def may_change(self) -> bool:
         """Whether other code has tensors over the source, or whether the device memory was overwritten."""
@@ -196,6 +198,7 @@ class Weight:
     unread: PackedTensor | None = None  # what a file has packed, whose memory `host` is
     copied: torch.Tensor | None = None  # the original bytes, if the source is a copy of them
     moved: torch.device | None = None  # the device that it was on, if it was copied to the host
+    given: torch.Tensor | None = None  # the same bytes, for other code
     memory: torch.Tensor = None  # type: ignore[assignment]  # the device memory, as bytes
     block: HeldBlock = None  # type: ignore[assignment]
     offset: int = 0  # in the block
@@ -208,6 +211,13 @@ class Weight:
         if self.unread is not None:
             self.unread.read()
         return self.host
+
+    def to_give(self) -> torch.Tensor:
+        """The source for tensors of other code, which may move their memory, as multiprocessing does."""
+        source = self.source()
+        if self.given is None or self.given.data_ptr() != source.data_ptr():
+            self.given = sealed(source)
+        return self.given
 
     @property
     def fixed(self) -> str:
@@ -297,17 +307,6 @@ def put_into(keys: list[tuple[nn.Module, str]], before: torch.Tensor, tensor: to
         if entry_of(module, key) is before:
             entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
             entries[key] = tensor
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def span_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Returns the first byte of its storage that a tensor covers, and the end."""
-    last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.size(), tensor.stride()))
-    first = int(tensor.storage_offset())
-    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
 @dataclass(eq=False)

@@ -7,10 +7,12 @@ import ctypes
 import gc
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import numpy
 import pytest
 import torch
+import torch.multiprocessing  # which tells multiprocessing about tensors
 import torch.nn.utils as utils
 import torch.nn.utils.prune
 from models import Net, size_of
@@ -45,6 +47,7 @@ def in_another_way(view):
 
 READS = {
     "pickle": lambda view: pickle.loads(pickle.dumps(view)),
+    "pickle for another process": lambda view: pickle.loads(ForkingPickler.dumps(view)),
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "torch.save": lambda view: saved([view, view.detach()])[1],
@@ -284,3 +287,79 @@ def test_memory_that_is_shared_before_may_be_shared_again(device, tokens):
         net.share_memory()
         assert net(tokens)["logits"].shape == (3, 7, 50)
     assert net.get_parameter(NAME).is_shared()
+
+
+# What moves or resizes the memory of tensors that were read.
+MOVES = {
+    "state dict to another process": lambda net: ForkingPickler.dumps(net.state_dict()),
+    "model to another process": ForkingPickler.dumps,
+    "weight to another process": lambda net: ForkingPickler.dumps(net.get_parameter(NAME)),
+    "shared state dict": lambda net: [one.share_memory_() for one in net.state_dict().values()],
+    "shared storage": lambda net: net.get_parameter(NAME).untyped_storage().share_memory_(),
+    "shared storage of a view": lambda net: net.get_parameter(NAME).data[3:].untyped_storage().share_memory_(),
+    "smaller": lambda net: net.get_parameter(NAME).detach().resize_(3, 64),
+    "smaller view": lambda net: net.get_parameter(NAME).data.resize_(3, 64),
+    "larger view": lambda net: net.get_parameter(NAME).data.resize_(1000, 64),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_the_sources_stay_where_they_are(streamed, net, other, tokens, move):
+    for model in (net, other):
+        move(model)
+    for then in (lambda: None, streamed.close, lambda: None):
+        then()
+        for _ in range(2):
+            assert same(net, other, tokens)
+            for model in (net, other):
+                model.get_parameter(NAME).mul_(2)
+
+
+def test_a_source_is_not_resized(streamed, net, other, tokens):
+    for resize in (
+        lambda: net.get_parameter(NAME).untyped_storage().resize_(1 << 20),
+        lambda: net.get_parameter(NAME).detach().resize_(1000, 64),
+    ):
+        with pytest.raises(RuntimeError, match="resize storage that is not resizable"):
+            resize()
+    assert same(net, other, tokens)
+
+
+@pytest.mark.parametrize("then", ["step", "read"])
+def test_a_change_of_what_another_process_has_is_an_error(streamed, net, other, tokens, then):
+    state = net.state_dict()
+    ForkingPickler.dumps(state)
+    state[NAME].mul_(2)
+    with pytest.raises(RuntimeError, match=rf"{NAME} is streamed, and a tensor .* was moved to shared memory"):
+        net(tokens) if then == "step" else net.state_dict()
+    assert same(net, other, tokens)
+
+
+def test_what_was_read_shares_memory_after_the_end(streamed, net, other, tokens):
+    kept = [
+        [model.state_dict()[NAME], model.get_parameter(NAME).detach()[3:], copy.copy(model.get_parameter(NAME).data)]
+        for model in (net, other)
+    ]
+    streamed.close()
+    for tensors in kept:
+        for one in tensors:
+            one.mul_(2)
+    assert same(net, other, tokens)
+    storages = [one.untyped_storage().data_ptr() for one in kept[0]]
+    assert storages == [net.get_parameter(NAME).untyped_storage().data_ptr()] * 3
+
+
+@pytest.mark.parametrize("read", ["pickle", "storage and offset", "numpy", "data_ptr"])
+def test_reads_of_views_of_a_flat_buffer(device, net, other, tokens, read):
+    """The weights do not begin where their storage does."""
+    for model in (net, other):
+        weights = list(model.parameters())
+        flat = torch.cat([one.detach().flatten() for one in weights])
+        for one, part in zip(weights, flat.split([one.numel() for one in weights])):
+            one.data = part.view(one.shape)
+    with torch.no_grad(), st.stream(net, device, budget=size_of(net) // 2):
+        net(tokens)
+        for of, like in zip(net.parameters(), other.parameters()):
+            assert torch.equal(READS[read](of.data[1:].flatten()[:101]), READS[read](like.data[1:].flatten()[:101]))
+            of.data = like.data = torch.full(like.shape, 0.01)
+        assert same(net, other, tokens)
