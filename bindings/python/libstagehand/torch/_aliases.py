@@ -168,7 +168,9 @@ def leave(weight: Weight, others: list[torch.Tensor]) -> None:
 
 
 def rejoin(weights: Iterable[Weight]) -> None:
-    """Puts the tensors over sources that other code has got over the memory that the weights have after streaming."""
+    """Puts the tensors over sources that other code has got over the storages of the sources, as streaming ends. Arrays
+    and the like that were made of these tensors keep pointing to the same bytes.
+    """
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         given: dict[int, Weight] = {}
         for weight in weights:
@@ -180,13 +182,5 @@ def rejoin(weights: Iterable[Weight]) -> None:
         for tensor in tensors_over([_storage(weight.given) for weight in given.values() if weight.given is not None]):
             weight = given[_storage(tensor)._cdata]
             assert weight.given is not None
-            begin = span_of(tensor)[0] - int(weight.given.storage_offset())
-            place = weight.places[0]
-            after = _data.__get__(place.tensor)
-            if after.device.type != "cpu":
-                _data.__set__(tensor, strided(weight.host, begin, tensor))
-                continue
-            begin += span_of(after)[0] - place.offset
-            made = torch.empty(0, dtype=tensor.dtype)
-            made.set_(_storage(after), begin // tensor.element_size(), tensor.size(), tensor.stride())
-            _data.__set__(tensor, made)
+            begin, _ = span_of(tensor)
+            _data.__set__(tensor, strided(weight.host, begin - int(weight.given.storage_offset()), tensor))

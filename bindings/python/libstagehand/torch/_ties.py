@@ -6,7 +6,7 @@ with the weight, also when streaming has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from weakref import ref
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -24,15 +24,15 @@ class Ties:
     """The parameters and buffers over the weights of one model."""
 
     def __init__(self) -> None:
-        self._made: list[ref[torch.Tensor]] = []
+        self._made: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()  # by id
         self._weights: list[Weight] = []
         self._found: list[tuple[torch.Tensor, Place, int]] = []  # each with the place, and its first byte there
 
     def note(self, tensor: torch.Tensor) -> None:
-        self._made.append(ref(tensor))
+        self._made[id(tensor)] = tensor
 
     def _all(self, model: nn.Module) -> Iterator[torch.Tensor]:
-        yield from (tensor for made in self._made if (tensor := made()) is not None)
+        yield from list(self._made.values())
         for module in model.modules():
             yield from (one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None)
 
@@ -61,6 +61,8 @@ class Ties:
                 made.set_(_storage(of), first // made.element_size(), tensor.size(), tensor.stride())
                 _data.__set__(tensor, made)
             tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
+        for parameter in self._made.values():
+            parameter.__class__ = nn.Parameter  # also of those that have got other data
         self._found, self._weights = [], []
 
 

@@ -5,7 +5,6 @@ the memory of a tensor past the dispatcher gets the source, as it does for the w
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from ._weights import Weight, _data
 
 # They get the source of a block that is held, too.
 _ALWAYS = ("__reduce_ex__", "__deepcopy__", "__copy__")
-_READERS = (*PAST_DISPATCHER, *ON_HOST, "__reduce_ex__", "__deepcopy__", "__repr__", "__format__", "as_subclass")
+_READERS = (*PAST_DISPATCHER, *ON_HOST, "__reduce_ex__", "__repr__", "__format__", "as_subclass")
 
 
 class Owner(Protocol):
@@ -69,8 +68,16 @@ def _copy(self: torch.Tensor) -> torch.Tensor:
     """Returns another tensor over the same memory, like copy.copy() of a plain tensor. A change of it is seen."""
     if has_key(self):
         return _readable(self, "__copy__")
-    made: torch.Tensor = copy.copy(self.detach())
-    return made
+    made: Any = self.__reduce_ex__(4)  # type: ignore[no-untyped-call]
+    return made[0](*made[1])  # type: ignore[no-any-return]
+
+
+def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    readable = _readable(self, "__deepcopy__")
+    kind: Any = nn.Parameter if isinstance(self, nn.Parameter) else torch.Tensor
+    # The memo notes its id, which another object must not get.
+    memo.setdefault(id(memo), []).append(readable)
+    return kind.__deepcopy__(readable, memo)  # type: ignore[no-any-return]
 
 
 def _like(kind: type, name: str) -> Any:
@@ -118,6 +125,7 @@ def _class(kind: type) -> type:
             **{name: _method(kind, name) for name in _READERS},
             **{name: _like(kind, name) for name in ("new", "new_tensor")},
             "__copy__": _copy,
+            "__deepcopy__": _deepcopy,
             "share_memory_": _share_memory,
             "data": property(_get_data, _data.__set__),
             "_is_param": property(_is_parameter, _make_parameter),

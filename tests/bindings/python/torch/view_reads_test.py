@@ -227,6 +227,21 @@ def test_parameters_and_buffers_of_a_weight(streamed, net, other, tokens, make):
     gc.collect()
 
 
+def test_a_parameter_that_gets_other_data_is_an_ordinary_one(streamed, net):
+    parameter = nn.Parameter(net.get_parameter(NAME).data, requires_grad=False)
+    parameter.data = torch.ones(3)
+    assert torch.equal(copy.deepcopy(parameter), torch.ones(3)) and parameter.numpy().sum() == 3
+    streamed.close()
+    assert type(parameter) is nn.Parameter and torch.equal(pickle.loads(pickle.dumps(parameter)), torch.ones(3))
+
+
+def test_copies_of_many_views_are_told_apart(streamed, net, other):
+    """A deep copy tells objects apart by their ids, which must not be those of objects that are gone."""
+    models = [[part for one in model.parameters() for part in one.data.split(7)] for model in (net, other)]
+    copied, wanted = copy.deepcopy(models)
+    assert len(copied) == len(wanted) and all(map(torch.equal, copied, wanted))
+
+
 def test_a_parameter_of_a_weight_is_trained(device, net, other, tokens):
     with st.stream(net, device, budget=size_of(net) // 2):
         net(tokens)
@@ -335,6 +350,7 @@ def test_a_change_of_what_another_process_has_is_an_error(streamed, net, other, 
     assert same(net, other, tokens)
 
 
+@pytest.mark.parametrize("streamed", [0], ids=["in place"], indirect=True)
 def test_what_was_read_shares_memory_after_the_end(streamed, net, other, tokens):
     kept = [
         [model.state_dict()[NAME], model.get_parameter(NAME).detach()[3:], copy.copy(model.get_parameter(NAME).data)]
