@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._hooks import Hook
-from ._key import Operation
+from ._key import Operation, has_key
 from ._subclasses import ENTRY, is_wrapper
 from ._weights import Entry, Place, _data, entry_of
 
@@ -339,7 +339,9 @@ class SaveSources(Refusal):
 
     def _current(self, key: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
         entry = self.entries.get(key)
-        return self.source.current(entry) if entry is not None and entry.is_of(self.module, key) else tensor
+        if entry is not None and entry.is_of(self.module, key):
+            return self.source.current(entry)
+        return copy.copy(tensor) if tensor is not None and has_key(tensor) else tensor  # it was made of a view
 
 
 def _is_ours(hook: Any) -> bool:

@@ -333,7 +333,7 @@ class Streamed(Residency, TrainingCalls, Source):
                     module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
                 )
-                self._set(module, "_save_to_state_dict", SaveSources(module, self, entries))
+            self._set(module, "_save_to_state_dict", SaveSources(module, self, entries))
             self._set(module, "_apply", Convert(module, conversions))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
             for key, method in {**own_copy(module), **instead_of_methods(module)}.items():

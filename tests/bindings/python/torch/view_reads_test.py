@@ -227,6 +227,15 @@ def test_parameters_and_buffers_of_a_weight(streamed, net, other, tokens, make):
     gc.collect()
 
 
+def test_state_dicts_with_parameters_and_buffers_of_a_weight(streamed, net, other):
+    states = []
+    for model in (net, other):
+        share(model), buffers(model)
+        states.append(model.state_dict())
+    streamed.close()
+    assert all(torch.equal(*pair) for pair in zip(states[0].values(), states[1].values(), strict=True))
+
+
 def test_a_parameter_that_gets_other_data_is_an_ordinary_one(streamed, net):
     parameter = nn.Parameter(net.get_parameter(NAME).data, requires_grad=False)
     parameter.data = torch.ones(3)
