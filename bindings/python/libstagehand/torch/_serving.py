@@ -208,39 +208,20 @@ class ServedTensors:
 
         def shallow_copy(tensor: torch.Tensor) -> torch.Tensor:
             entry: Entry | None = tensor.__dict__.get(ENTRY)
-            if entry is not None and not entry.special:
-                return source.current(entry)  # a change of it is seen
-            reduced: Any = tensor.__reduce_ex__(4)  # type: ignore[no-untyped-call]
-            return reduced[0](*reduced[1])  # type: ignore[no-any-return]
+            if entry is None or entry.special:
+                return reduced(tensor)
+            return source.current(entry)  # a change of it is seen
 
-        def use_count(tensor: torch.Tensor) -> int:
-            """PyTorch asks for it before it swaps the memory of two tensors."""
-            entry: Entry | None = tensor.__dict__.get(ENTRY)
-            if entry is not None:
-                raise RuntimeError(
-                    f"{entry.name} is streamed, so it cannot be swapped with another tensor (swap_tensors(), or "
-                    "set_swap_module_params_on_conversion()): exchange the data, or end streaming first"
-                )
-            return int(torch.Tensor._use_count(tensor))  # type: ignore[attr-defined]
-
-        def share_memory(tensor: torch.Tensor) -> torch.Tensor:
-            entry: Entry | None = tensor.__dict__.get(ENTRY)
-            if entry is not None and tensor.device.type == "cpu" and not entry.places[0].original.is_shared():
-                raise unshareable(entry.name)
-            return tensor if entry is not None else torch.Tensor.share_memory_(tensor)
-
-        methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *ON_HOST, *_ALWAYS)}
-        methods.update(
-            {
-                "__new__": new,
-                "__copy__": shallow_copy,
-                "__deepcopy__": deepcopy,
-                "data": property(get, put),
-                "_use_count": use_count,
-                "share_memory_": share_memory,
-                "__module__": kind.__module__,
-            }
-        )
+        methods: dict[str, Any] = {
+            **{name: _method(source, kind, name) for name in (*_METHODS, *ON_HOST, *_ALWAYS)},
+            "__new__": new,
+            "__copy__": shallow_copy,
+            "__deepcopy__": deepcopy,
+            "data": property(get, put),
+            "_use_count": _use_count,
+            "share_memory_": _share_memory,
+            "__module__": kind.__module__,
+        }
         # Functions of plain tensors need not look: PyTorch tells of operations on tensors with the key.
         methods["__torch_function__"] = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
         if hasattr(kind, "__tensor_flatten__"):
@@ -262,6 +243,30 @@ class ServedTensors:
             self._guarded = True
             for tensor, _, served in self._special:
                 tensor.__class__ = served
+
+
+def reduced(tensor: torch.Tensor) -> torch.Tensor:
+    """Does what copy.copy() does for a class without a method for it."""
+    made: Any = tensor.__reduce_ex__(4)  # type: ignore[no-untyped-call]
+    return made[0](*made[1])  # type: ignore[no-any-return]
+
+
+def _use_count(tensor: torch.Tensor) -> int:
+    """PyTorch asks for it before it swaps the memory of two tensors."""
+    entry: Entry | None = tensor.__dict__.get(ENTRY)
+    if entry is not None:
+        raise RuntimeError(
+            f"{entry.name} is streamed, so it cannot be swapped with another tensor (swap_tensors(), or "
+            "set_swap_module_params_on_conversion()): exchange the data, or end streaming first"
+        )
+    return int(torch.Tensor._use_count(tensor))  # type: ignore[attr-defined]
+
+
+def _share_memory(tensor: torch.Tensor) -> torch.Tensor:
+    entry: Entry | None = tensor.__dict__.get(ENTRY)
+    if entry is not None and tensor.device.type == "cpu" and not entry.places[0].original.is_shared():
+        raise unshareable(entry.name)
+    return tensor if entry is not None else torch.Tensor.share_memory_(tensor)
 
 
 def unshareable(name: str) -> RuntimeError:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ._key import has_key, owner_of
-from ._serving import NUMPY, ON_HOST, PAST_DISPATCHER, unshareable
+from ._serving import NUMPY, ON_HOST, PAST_DISPATCHER, reduced, unshareable
 from ._weights import Weight, _data
 
 # They get the source of a block that is held, too.
@@ -66,10 +66,7 @@ def _method(kind: type, name: str) -> Any:
 
 def _copy(self: torch.Tensor) -> torch.Tensor:
     """Returns another tensor over the same memory, like copy.copy() of a plain tensor. A change of it is seen."""
-    if has_key(self):
-        return _readable(self, "__copy__")
-    made: Any = self.__reduce_ex__(4)  # type: ignore[no-untyped-call]
-    return made[0](*made[1])  # type: ignore[no-any-return]
+    return _readable(self, "__copy__") if has_key(self) else reduced(self)
 
 
 def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
