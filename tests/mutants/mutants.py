@@ -1,6 +1,6 @@
 """Makes mistakes in copies of the library's sources, one at a time, and tells which of them no test notices.
 
-    mutants.py ROOT BUILD_ROOT [--count N] [--seed N] [--seconds N] [--list] [--files FOLDER_OR_FILE...]
+    mutants.py ROOT BUILD_ROOT [--count N] [--skip N] [--seed N] [--seconds N] [--list] [--files FOLDER_OR_FILE...]
 
 `./dev mutants` calls it. The working tree is copied, and only the copy is changed and built. A mistake rebuilds one
 object. Then the tests of the suites unit, conformance and stress run, the likeliest first, until one fails or hangs, or
@@ -29,11 +29,11 @@ WEIGHTS = {"wait": 4, "rollback": 2, "bound": 2, "swap": 1}
 
 
 class Copy:
-    """A copy of the working tree, with a build folder of its own."""
+    """A copy of the working tree. Its build folder lies in it as in a clone, so that ccache knows the objects."""
 
     def __init__(self, root, build_root):
         self.root, self.folder, self.build_root = root, build_root / "source", build_root
-        self.build = build_root / "build"
+        self.build = self.folder / "build"
 
     def renew(self):
         """Copies what has changed, so that only that is compiled anew."""
@@ -50,8 +50,9 @@ class Copy:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
-        for path in [path for path in self.folder.rglob("*") if path.is_file() and ".cache" not in path.parts]:
-            if str(path.relative_to(self.folder)) not in names:
+        for path in [path for path in self.folder.rglob("*") if path.is_file()]:
+            name = path.relative_to(self.folder)
+            if name.parts[0] not in (".cache", "build") and str(name) not in names:
                 path.unlink()
         cache = self.folder / ".cache"
         (self.root / ".cache").mkdir(exist_ok=True)
@@ -59,13 +60,14 @@ class Copy:
             cache.symlink_to(self.root / ".cache")
 
     def dev_build(self, *targets):
-        environment = os.environ | {"STAGEHAND_BUILD_ROOT": str(self.build_root)}
-        for name in ("STAGEHAND_WERROR", "STAGEHAND_TOGETHER"):
-            environment.pop(name, None)
+        names = ("STAGEHAND_BUILD_ROOT", "STAGEHAND_WERROR", "STAGEHAND_TOGETHER", "CCACHE_BASEDIR")
+        environment = {name: value for name, value in os.environ.items() if name not in names}
         subprocess.run([self.folder / "dev", "build", *targets], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     def ninja(self, *targets):
-        return subprocess.run(["ninja", "-C", self.build, *targets], capture_output=True, text=True)
+        environment = os.environ | {"CCACHE_BASEDIR": str(self.folder)}
+        command = ["ninja", "-C", self.build, *targets]
+        return subprocess.run(command, env=environment, capture_output=True, check=False)
 
     def object_of(self, file):
         name = str(pathlib.PurePath(file).relative_to("lib")).replace("/", "_")
@@ -109,7 +111,7 @@ def key_of(entry):
 
 
 def try_out(copy, programs, mutation, seconds):
-    """What noticed the mutation; "" if nothing did; None if it is none: `why` then tells."""
+    """(what noticed the mutation, or "" if nothing did, ""), or (None, why it is no mutant)."""
     path = copy.folder / mutation.file
     original = path.read_bytes()
     if copy.ninja(copy.object_of(mutation.file)).returncode != 0:
@@ -131,6 +133,7 @@ def main():
     parser.add_argument("root", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("build_root", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=40, help="how many mutants (40)")
+    parser.add_argument("--skip", type=int, default=0, help="go on after so many, as an earlier run told (0)")
     parser.add_argument("--seed", type=int, default=None, help="the same seed gives the same mutants (a new one)")
     parser.add_argument("--seconds", type=int, default=240, help="of tests for each mutant (240)")
     parser.add_argument("--list", action="store_true", help="print the mutants, and build nothing")
@@ -148,22 +151,25 @@ def main():
     copy.renew()
     copy.dev_build("lib/libstagehand-whole.a", "tests/libcore-engine.a")
     programs = Programs(copy)
-    tried, survivors = 0, []
-    for mutation in candidates:
-        if tried == options.count:
-            break
+    tried, survivors, place = 0, [], 0
+    for place, mutation in enumerate(candidates, 1):
+        if place <= options.skip:
+            continue
         if reason := equivalent.get(key_of(mutation)):
             print(f"equivalent  {mutation.title()}: {reason}", flush=True)
             continue
         noticed, why = try_out(copy, programs, mutation, options.seconds)
         if noticed is None:
-            continue  # it says nothing of the tests
+            print(f"no mutant  {mutation.title()}: {why}", flush=True)
+            continue
         tried += 1
         print(f"{'noticed' if noticed else 'SURVIVED'}  {mutation.title()}: {noticed or 'no test failed'}")
         print(mutation.difference(), flush=True)
         if not noticed:
             survivors.append(mutation)
-    print(f"{tried - len(survivors)} of {tried} mutants were noticed (seed {seed})")
+        if tried >= options.count:
+            break
+    print(f"{tried - len(survivors)} of {tried} mutants were noticed (seed {seed}). --skip {place} goes on.")
     return 1 if survivors else 0
 
 

@@ -10,6 +10,7 @@ Sources are read by a parser, so that a mutation is a statement or an expression
 """
 
 import dataclasses
+import itertools
 import re
 
 import tree_sitter
@@ -109,9 +110,13 @@ def runs_after_failure(node):
         parent = node.parent
         if parent is not None and parent.type == "catch_clause":
             return True
-        if parent is not None and parent.type == "if_statement" and node == parent.child_by_field_name("consequence"):
-            if FAILURES.search(text_of(parent.child_by_field_name("condition"))):
-                return True
+        if (
+            parent is not None
+            and parent.type == "if_statement"
+            and node == parent.child_by_field_name("consequence")
+            and FAILURES.search(text_of(parent.child_by_field_name("condition")))
+        ):
+            return True
         node = parent
     return False
 
@@ -143,11 +148,11 @@ def omissions(root):
         replaced = left_out(statement)
         if replaced is None or not names:
             continue
-        if statement.type != "return_statement" and runs_after_failure(statement):
-            if any(UNDOES.search(name) or WAITS.search(name) for name in names):
-                yield ("rollback", *replaced)
-                continue
-        if any(WAITS.search(name) for name in names):
+        waits = any(WAITS.search(name) for name in names)
+        undoes = waits or any(UNDOES.search(name) for name in names)
+        if undoes and statement.type != "return_statement" and runs_after_failure(statement):
+            yield ("rollback", *replaced)
+        elif waits:
             yield ("wait", *replaced)
 
 
@@ -161,7 +166,7 @@ def swaps(node):
     if node.type != "argument_list" or function_of(node) == "?":
         return
     arguments = [child for child in node.named_children if child.type != "comment"]
-    for first, second in zip(arguments, arguments[1:]):
+    for first, second in itertools.pairwise(arguments):
         if all(
             node.type in ("identifier", "field_expression") and NUMBERS.search(text_of(node))
             for node in (first, second)

@@ -25,6 +25,12 @@ FIRST = [
     ),
     ("lib/core/runtime/graphs", [("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
     ("lib/core/runtime/capture", [("graphs", "")]),
+    ("lib/core/runtime/", [("unit-core", ""), ("stress-failed-calls", "")]),
+    (
+        "lib/transfer/bond/",
+        [("unit-core", "*Help*"), ("graphs", ""), ("unit-transfer", ""), ("stress-helper-faults", "")],
+    ),
+    ("lib/transfer/unpack/", [("unit-transfer", ""), ("unit-core", "*Pack*:*Unpack*"), ("stress-unpack", "")]),
     ("lib/transfer/", [("unit-transfer", ""), ("stress-failed-calls", ""), ("stress-spill", "")]),
 ]
 NEXT = [("unit-core", ""), ("stress-fault", ""), ("stress-contents", ""), ("stress-helper-faults", "")]
