@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "model/error.h"
@@ -26,9 +25,7 @@ ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
     }
     try {
         check_sizes();
-        for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
-            stamps_.push_back(stamp(i));
-        }
+        check_stamps();
     } catch (...) {
         close_all();
         throw;
@@ -43,12 +40,18 @@ void ModelFiles::close_all() const {
     }
 }
 
-ModelFiles::Stamp ModelFiles::stamp(std::uint32_t file) const {
-    struct stat status = {};
-    if (fstat(descriptors_[file], &status) != 0) {
-        throw model::ModelError(model_.files[file].path, "file", std::strerror(errno));
+model::FileStamp ModelFiles::stamp(std::uint32_t file) const {
+    return model::stamp_of(descriptors_[file], model_.files[file].path);
+}
+
+void ModelFiles::check_stamps() const {
+    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
+        if (stamp(i) != model_.files[i].stamp) {
+            throw model::ModelError(
+                model_.files[i].path, "file",
+                "was changed, or is another file, since its header was read: run the command again");
+        }
     }
-    return {status.st_mtim.tv_sec, status.st_mtim.tv_nsec, static_cast<std::uint64_t>(status.st_size)};
 }
 
 void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
@@ -100,7 +103,7 @@ void ModelFiles::check_sizes() const {
 
 bool ModelFiles::changed() const {
     for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
-        if (!(stamp(i) == stamps_[i])) {
+        if (stamp(i) != model_.files[i].stamp) {
             return true;
         }
     }

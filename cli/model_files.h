@@ -13,7 +13,7 @@ namespace stagehand::cli {
 
 class ModelFiles {
 public:
-    // Throws ModelError if a file cannot be opened or is shorter than when its header was read. `model` must outlive
+    // Throws ModelError if a file cannot be opened, or is not as it was when its header was read. `model` must outlive
     // this object.
     explicit ModelFiles(const model::Model& model);
     ~ModelFiles();
@@ -29,24 +29,17 @@ public:
     // Throws ModelError if a file has become shorter. The error names the file and the first tensor that is cut off.
     void check_sizes() const;
 
-    // Whether a file has been changed since it was opened here.
+    // Whether a file has been changed since its header was read.
     bool changed() const;
 
 private:
-    struct Stamp {
-        std::int64_t seconds = 0;
-        std::int64_t nanoseconds = 0;
-        std::uint64_t bytes = 0;
-        bool operator==(const Stamp&) const = default;
-    };
-
     void close_all() const;
-    Stamp stamp(std::uint32_t file) const;
+    model::FileStamp stamp(std::uint32_t file) const;
+    void check_stamps() const;
     void check_size(std::uint32_t file, std::uint64_t bytes) const;
 
     const model::Model& model_;
     std::vector<int> descriptors_;
-    std::vector<Stamp> stamps_;
 };
 
 }  // namespace stagehand::cli

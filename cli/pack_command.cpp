@@ -11,6 +11,7 @@
 #include "exit_code.h"
 #include "interrupt.h"
 #include "json_output.h"
+#include "model/element_format.h"
 #include "model/error.h"
 #include "model/packed_description.h"
 #include "model/quantity.h"
@@ -18,7 +19,6 @@
 #include "model/text.h"
 #include "options.h"
 #include "packing/codec_error.h"
-#include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
 #include "packing/shards.h"
 #include "packing/tensor_file.h"
@@ -77,7 +77,7 @@ public:
         const std::vector<char> plain = from_.read(tensor);
         PackedRow row{std::string(tensor.name), std::string(tensor.dtype), 1, 0, tensor.bytes, tensor.bytes};
         WrittenTensor written{row.name, row.dtype, {tensor.shape.begin(), tensor.shape.end()}};
-        const auto format = format_of_dtype(tensor.dtype);
+        const auto format = model::format_of_dtype(tensor.dtype);
         if (format && tensor.bytes <= largest_bytes) {
             check_codec(codec::pack_frame(*format, plain.data(), plain.size(), threads_, &frame_), from_.path(),
                         tensor.name);

@@ -14,7 +14,6 @@
 #include "model/text.h"
 #include "options.h"
 #include "packing/codec_error.h"
-#include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
 #include "packing/shards.h"
 #include "packing/tensor_file.h"

@@ -40,6 +40,16 @@ void check_regular(const std::string& path, const struct stat& status) {
 
 }  // namespace
 
+FileStamp stamp_of(int descriptor, const std::string& path) {
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0) {
+        refuse(path, "file", "cannot be examined", errno);
+    }
+    check_regular(path, status);
+    return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
+            status.st_mtim.tv_nsec};
+}
+
 FileSource::FileSource(const std::string& path) : path_(path) {
     if (path.find('\0') != std::string::npos) {
         throw ModelError(path, "file", "the name holds a NUL byte");
@@ -55,18 +65,12 @@ FileSource::FileSource(const std::string& path) : path_(path) {
     if (fd_ < 0) {
         refuse(path, "file", "cannot be opened", errno);
     }
-    const bool known = ::fstat(fd_, &status) == 0;
-    if (!known || !S_ISREG(status.st_mode)) {
-        const int error = errno;
+    try {
+        stamp_ = stamp_of(fd_, path);
+    } catch (const ModelError&) {
         ::close(fd_);
-        if (!known) {
-            refuse(path, "file", "cannot be examined", error);
-        }
-        check_regular(path, status);
+        throw;
     }
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    device_ = static_cast<std::uint64_t>(status.st_dev);
-    inode_ = static_cast<std::uint64_t>(status.st_ino);
 }
 
 FileSource::~FileSource() { ::close(fd_); }
@@ -84,7 +88,7 @@ void FileSource::read(std::uint64_t offset, std::span<char> to) {
         }
         if (got == 0) {
             throw ModelError(path_, where,
-                             "the file ends here, but had " + std::to_string(size_) +
+                             "the file ends here, but had " + std::to_string(size()) +
                                  " bytes when it was opened: it shrank while it was read");
         }
         done += static_cast<std::size_t>(got);

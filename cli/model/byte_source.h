@@ -10,6 +10,20 @@
 
 namespace stagehand::cli::model {
 
+// Which file it is, and when it was last written to: two stamps are equal if it is one file that nobody has changed.
+struct FileStamp {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint64_t bytes = 0;
+    std::int64_t seconds = 0;  // of its last change, with the nanoseconds
+    std::int64_t nanoseconds = 0;
+
+    bool operator==(const FileStamp&) const = default;
+};
+
+// The stamp of an open file. Throws ModelError with the path if the system does not tell it.
+FileStamp stamp_of(int descriptor, const std::string& path);
+
 // A source of known size that can be read at any offset. Errors are ModelError and name the source.
 class ByteSource {
 public:
@@ -21,6 +35,8 @@ public:
     // The name of the source in messages: the path of a file.
     virtual const std::string& name() const = 0;
     virtual std::uint64_t size() const = 0;
+    // Of a file, when it was opened. Memory has no other stamp than its size.
+    virtual FileStamp stamp() const { return {.bytes = size()}; }
 
     // Fills `to` with the bytes at `offset`. The range must be inside size(). Throws if the bytes are no longer in the
     // file or cannot be read.
@@ -35,19 +51,14 @@ public:
     ~FileSource() override;
 
     const std::string& name() const override { return path_; }
-    std::uint64_t size() const override { return size_; }
+    std::uint64_t size() const override { return stamp_.bytes; }
+    FileStamp stamp() const override { return stamp_; }
     void read(std::uint64_t offset, std::span<char> to) override;
-
-    // The identity of the file, which is the same for two names of one file.
-    std::uint64_t device() const { return device_; }
-    std::uint64_t inode() const { return inode_; }
 
 private:
     std::string path_;
     int fd_ = -1;
-    std::uint64_t size_ = 0;
-    std::uint64_t device_ = 0;
-    std::uint64_t inode_ = 0;
+    FileStamp stamp_;
 };
 
 // Bytes in memory. The caller keeps them alive.

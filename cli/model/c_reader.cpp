@@ -1,6 +1,9 @@
 // Shows a model as arrays of C.
 #include "c_reader.h"
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <string>
@@ -39,7 +42,9 @@ void show_files(model_reading& reading) {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < ends.size(); ++i) {
         const model::ModelFile& file = reading.model.files[i];
-        reading.files.push_back({text_of(file.path), file.bytes, reading.facts.data() + begin, ends[i] - begin});
+        reading.files.push_back({text_of(file.path), file.bytes, file.stamp.device, file.stamp.inode,
+                                 file.stamp.seconds * 1'000'000'000 + file.stamp.nanoseconds,
+                                 reading.facts.data() + begin, ends[i] - begin});
         begin = ends[i];
     }
 }
@@ -95,5 +100,15 @@ const model_tensor* model_tensors(const model_reading* reading, uint64_t* out_co
 }
 
 void model_close(model_reading* reading) { delete reading; }
+
+void* model_map(int32_t descriptor, uint64_t bytes, int32_t writable, int32_t* out_error) {
+    const int rights = PROT_READ | (writable != 0 ? PROT_WRITE : 0);
+    // The system reserves memory for all that could be written otherwise, and refuses files larger than its memory.
+    void* const mapping = mmap(nullptr, bytes, rights, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
+    *out_error = mapping == MAP_FAILED ? errno : 0;
+    return mapping == MAP_FAILED ? nullptr : mapping;
+}
+
+void model_unmap(void* mapping, uint64_t bytes) { munmap(mapping, bytes); }
 
 }  // extern "C"

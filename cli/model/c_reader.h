@@ -25,8 +25,12 @@ typedef struct model_fact {
 } model_fact;
 
 typedef struct model_file {
-    model_text path;         /* as the system takes it */
-    uint64_t bytes;          /* when the header was read */
+    model_text path; /* as the system takes it */
+    /* When the header was read: */
+    uint64_t bytes;
+    uint64_t device;
+    uint64_t inode;
+    int64_t changed_ns;      /* its last change, since 1970 */
     const model_fact* facts; /* the metadata, without the description of packed tensors */
     uint64_t fact_count;
 } model_file;
@@ -56,6 +60,11 @@ const model_file* model_files(const model_reading* reading, uint64_t* out_count)
 const model_tensor* model_tensors(const model_reading* reading, uint64_t* out_count);
 
 void model_close(model_reading* reading);
+
+/* Maps the whole file of an open descriptor, which it does not keep: a private mapping, for which the system reserves
+ * no memory. Returns NULL if the system refuses, and *out_error is its number then. */
+void* model_map(int32_t descriptor, uint64_t bytes, int32_t writable, int32_t* out_error);
+void model_unmap(void* mapping, uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,7 @@ void check_layout(const Model& model, std::size_t first, bool gaps_allowed) {
     for (std::size_t i = first; i < model.tensors.size(); ++i) {
         order.push_back(&model.tensors[i]);
     }
-    // An empty tensor overlaps nothing. It comes before a tensor that begins at the same offset.
+    // An empty tensor comes before a tensor that begins at the same offset.
     std::sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
         return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
     });
@@ -46,7 +46,7 @@ void check_layout(const Model& model, std::size_t first, bool gaps_allowed) {
     const Tensor* last = nullptr;
     for (const Tensor* tensor : order) {
         const std::string_view what = "data_offsets";
-        if (tensor->offset < end && tensor->bytes > 0) {
+        if (tensor->offset < end) {
             throw ModelError(file.path, tensor_field(tensor->name, what), "overlap those of " + in_quotes(last->name));
         }
         if (tensor->offset > end && !gaps_allowed) {

@@ -373,7 +373,7 @@ GgufSplit HeaderReader::read() {
     read_preamble();
     file_ = static_cast<std::uint32_t>(model_.files.size());
     model_.format = Format::gguf;
-    model_.files.push_back({source_.name(), source_.size(), 0});
+    model_.files.push_back({source_.name(), source_.size(), source_.stamp(), 0});
     read_metadata();
     read_tensors();
     return split_;

@@ -21,7 +21,8 @@ struct Feed {
     SequentialReader reader;
     const std::string& file;
     std::string_view field;
-    std::uint64_t last_event = 0;
+    std::uint64_t first = 0;
+    std::uint64_t last_event = first;
 
     bool more() {
         if (reader.has_buffered()) {
@@ -35,9 +36,8 @@ struct Feed {
         return reader.more();
     }
 
-    [[noreturn]] void refuse_nul() const {
-        throw ModelError(file, field,
-                         "is not valid JSON at byte " + std::to_string(reader.position()) + ": a NUL byte");
+    [[noreturn]] void refuse(const char* what) const {
+        throw ModelError(file, field, "is not valid JSON at byte " + std::to_string(reader.position()) + ": " + what);
     }
 };
 
@@ -52,11 +52,15 @@ public:
 
     explicit FeedIterator(Feed* feed) : feed_(feed) {}
 
-    // The parser would take a NUL as the end of the document and ignore the bytes behind it.
+    // The parser would take a NUL as the end of the document and ignore the bytes behind it. It would also skip a byte
+    // order mark, which no other reader of these files takes.
     char operator*() const {
         const char c = feed_->reader.peek();
         if (c == '\0') {
-            feed_->refuse_nul();
+            feed_->refuse("a NUL byte");
+        }
+        if (c == '\xef' && feed_->reader.position() == feed_->first) {
+            feed_->refuse("a byte order mark");
         }
         return c;
     }

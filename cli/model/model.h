@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "byte_source.h"
 
 namespace stagehand::cli::model {
 
@@ -20,6 +21,7 @@ std::string_view to_string(Format format);
 struct ModelFile {
     std::string path;               // as it can be opened: relative to the working directory, or absolute
     std::uint64_t bytes = 0;        // size when the header was read
+    FileStamp stamp;                // when the header was read
     std::uint64_t data_offset = 0;  // where tensor data begins
     // Of safetensors: what the file says of itself, all of it, as it stands there and in that order.
     std::vector<std::pair<std::string, std::string>> metadata = {};

@@ -1,10 +1,15 @@
 #include "packed_description.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "checks.h"
+#include "codec/frame_header.h"
+#include "element_format.h"
 #include "element_type.h"
 #include "error.h"
 #include "model.h"
@@ -34,6 +39,21 @@ PlainTensor parse_tensor(const std::string& name, const nlohmann::json& json) {
     return tensor;
 }
 
+// What the packed tensor itself says of its contents. Throws if it is none, or was another tensor.
+void check_header(ByteSource& source, const Tensor& packed, const ElementType& type, std::uint64_t contents) {
+    std::array<std::uint8_t, codec::kFrameHeaderBytes> bytes{};
+    const auto head = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), packed.bytes));
+    source.read(packed.offset, {reinterpret_cast<char*>(head.data()), head.size()});
+    codec::FrameHeader header{};
+    if (const std::string why = codec::read_frame_header(head, packed.bytes, &header); !why.empty()) {
+        throw ModelError(source.name(), tensor_field(packed.name), "not a packed tensor: " + why);
+    }
+    if (codec::format_of(header.format) != format_of_dtype(type.name) || header.contents_bytes != contents) {
+        throw ModelError(source.name(), tensor_field(packed.name),
+                         "not a packed tensor of the type and the shape that the metadata says");
+    }
+}
+
 }  // namespace
 
 std::string description_of(const PackedTensors& packed) {
@@ -61,7 +81,8 @@ PackedTensors parse_description(const std::string& text) {
     return packed;
 }
 
-void apply_description(const std::string& text, std::string_view file, std::size_t first, Model& model) {
+void apply_description(const std::string& text, ByteSource& source, std::size_t first, Model& model) {
+    const std::string& file = source.name();
     PackedTensors packed;
     try {
         packed = parse_description(text);
@@ -91,9 +112,7 @@ void apply_description(const std::string& text, std::string_view file, std::size
         if (!size.problem.empty()) {
             fail(size.problem);
         }
-        if (size.bytes / 2 > tensor.bytes) {
-            fail("has fewer bytes than a packed tensor of that type and shape");
-        }
+        check_header(source, tensor, *type, size.bytes);
         tensor.packed_bytes = tensor.bytes;
         tensor.bytes = size.bytes;
         tensor.dtype = type->name;

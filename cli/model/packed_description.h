@@ -10,8 +10,9 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "byte_source.h"
 
 namespace stagehand::cli::model {
 
@@ -30,8 +31,8 @@ PackedTensors parse_description(const std::string& text);
 
 struct Model;
 
-// Makes the tensors from `first` on what they were before they were packed, by the description in the file's metadata.
-// Throws ModelError with the name of the file if they cannot have been that.
-void apply_description(const std::string& text, std::string_view file, std::size_t first, Model& model);
+// Makes the tensors of the file from `first` on what they were before they were packed, by the description in its
+// metadata and by the headers of the packed tensors, which must agree. Throws ModelError otherwise.
+void apply_description(const std::string& text, ByteSource& source, std::size_t first, Model& model);
 
 }  // namespace stagehand::cli::model

@@ -78,7 +78,7 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
     const std::size_t first = model.tensors.size();
     const auto file = static_cast<std::uint32_t>(model.files.size());
     model.format = Format::safetensors;
-    model.files.push_back({source.name(), source.size(), 8 + length});
+    model.files.push_back({source.name(), source.size(), source.stamp(), 8 + length});
 
     SafetensorsHeader header(model, file);
     read_json(source, 8, length, "header", header);
@@ -96,7 +96,7 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
     }
     for (const auto& [key, value] : model.files.back().metadata) {
         if (key == packed_key) {
-            apply_description(value, source.name(), first, model);
+            apply_description(value, source, first, model);
         }
     }
     add_bytes(model, first);

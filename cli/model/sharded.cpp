@@ -25,7 +25,7 @@ void read_shards(const ShardIndex& index, const ReadOptions& options, Model& mod
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::string> seen;
     for (const std::string& shard : index.shards) {
         FileSource file((folder / shard).string());
-        const auto [other, is_new] = seen.emplace(std::pair(file.device(), file.inode()), shard);
+        const auto [other, is_new] = seen.emplace(std::pair(file.stamp().device, file.stamp().inode), shard);
         if (!is_new) {
             throw ModelError(index.path, "weight_map",
                              "names one file twice, as " + in_quotes(other->second) + " and as " + in_quotes(shard));

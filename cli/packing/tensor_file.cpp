@@ -9,22 +9,21 @@
 #include <fmt/format.h>
 
 #include "codec/frame.h"
+#include "model/element_format.h"
 #include "model/error.h"
 #include "model/gguf.h"
 #include "model/safetensors.h"
 #include "model/safetensors_header.h"
 #include "model/text.h"
 #include "packing/codec_error.h"
-#include "packing/element_format.h"
 
 namespace stagehand::cli {
 
 namespace {
 
-model::Model read_one_file(const std::string& path) {
-    model::FileSource source(path);
+model::Model read_one_file(model::FileSource& source) {
     if (model::is_gguf(source)) {
-        throw model::ModelError(path, "format", "is GGUF, and only safetensors files are packed");
+        throw model::ModelError(source.name(), "format", "is GGUF, and only safetensors files are packed");
     }
     model::Model model;
     model::read_safetensors(source, {}, model);
@@ -37,7 +36,7 @@ model::Model read_one_file(const std::string& path) {
 
 }  // namespace
 
-TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), source_(model_.files.front().path) {
+TensorFile::TensorFile(const std::string& path) : source_(path), model_(read_one_file(source_)) {
     for (const auto& [key, value] : model_.files.front().metadata) {
         if (key != model::packed_key) {
             metadata_.get_ref<Json::object_t&>().emplace_back(key, value);
@@ -69,7 +68,7 @@ std::vector<char> TensorFile::read(const model::Tensor& tensor) {
     codec::Frame frame;
     check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame), path(),
                 tensor.name);
-    if (frame.format() != format_of_dtype(tensor.dtype) || frame.contents_bytes() != tensor.bytes) {
+    if (frame.format() != model::format_of_dtype(tensor.dtype) || frame.contents_bytes() != tensor.bytes) {
         throw model::ModelError(path(), fmt::format("tensor {}", model::in_quotes(tensor.name)),
                                 "is not what the metadata says");
     }
@@ -80,7 +79,8 @@ std::vector<char> TensorFile::read(const model::Tensor& tensor) {
 
 bool TensorFile::is_at(const std::string& path) const {
     struct stat found = {};
-    return stat(path.c_str(), &found) == 0 && found.st_dev == source_.device() && found.st_ino == source_.inode();
+    return stat(path.c_str(), &found) == 0 && found.st_dev == source_.stamp().device &&
+           found.st_ino == source_.stamp().inode;
 }
 
 }  // namespace stagehand::cli

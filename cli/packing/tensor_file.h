@@ -35,8 +35,8 @@ public:
     bool is_at(const std::string& path) const;
 
 private:
-    model::Model model_;
     model::FileSource source_;
+    model::Model model_;
     Json metadata_ = Json::object();
     bool is_packed_ = false;
 };

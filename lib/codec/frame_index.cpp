@@ -11,50 +11,12 @@
 namespace stagehand::codec {
 namespace {
 
-constexpr char kMagic[4] = {'S', 'H', 'P', 'K'};
-constexpr uint16_t kVersion = 2;
-
-struct Header {
-    char magic[4];
-    uint16_t version;
-    uint8_t format;
-    uint8_t reserved;
-    uint64_t contents_bytes;
-    uint64_t frame_bytes;
-    uint32_t chunk_elements;
-    uint32_t chunks;
-    uint64_t checksum;
-    uint8_t zeros[24];
-};
-static_assert(sizeof(Header) == kFrameHeaderBytes);
-
-constexpr uint64_t head_end(uint64_t chunks) { return tile_aligned(kFrameHeaderBytes + chunks * sizeof(Place)); }
-
-constexpr uint64_t chunks_of(FloatFormat format, uint64_t bytes) {
-    const uint64_t chunk = uint64_t(kChunkElements) * fields_of(format).bytes();
-    return (bytes + chunk - 1) / chunk;
-}
-
 Status refused(const std::string& why) { return Status(SH_ERROR_INVALID_ARGUMENT, "not a packed tensor: " + why); }
 Status contradicts(uint64_t chunk) { return refused("chunk " + std::to_string(chunk) + " contradicts itself"); }
 
-Status read_header(std::span<const uint8_t> bytes, uint64_t frame_bytes, Header* out) {
-    if (bytes.size() < sizeof *out) return refused("it has " + std::to_string(bytes.size()) + " bytes");
-    std::memcpy(out, bytes.data(), sizeof *out);
-    if (std::memcmp(out->magic, kMagic, sizeof kMagic) != 0) return refused("it does not begin with \"SHPK\"");
-    if (out->version != kVersion) return refused("version " + std::to_string(out->version) + " is unknown");
-    const auto format = format_of(out->format);
-    if (!format) return refused("format " + std::to_string(out->format) + " is unknown");
-    if (out->frame_bytes != frame_bytes)
-        return refused("it has " + std::to_string(frame_bytes) + " bytes instead of " +
-                       std::to_string(out->frame_bytes));
-    const uint64_t contents = out->contents_bytes;
-    if (frame_bytes % kTileAlignment) return refused("its sizes contradict each other");
-    if (contents >= kMostContents || contents % fields_of(*format).bytes() || out->chunk_elements != kChunkElements ||
-        out->chunks != chunks_of(*format, contents))
-        return refused("its sizes contradict each other");
-    if (head_end(out->chunks) > frame_bytes) return refused("its index is not whole");
-    return Status();
+Status read_header(std::span<const uint8_t> bytes, uint64_t frame_bytes, FrameHeader* out) {
+    const std::string why = read_frame_header(bytes, frame_bytes, out);
+    return why.empty() ? Status() : refused(why);
 }
 
 }  // namespace
@@ -70,9 +32,9 @@ uint64_t frame_head_bytes(FloatFormat format, uint64_t contents_bytes) {
 std::vector<uint8_t> frame_head(FloatFormat format, uint64_t contents_bytes, std::span<const Place> places,
                                 uint64_t frame_bytes) {
     std::vector<uint8_t> head(head_end(places.size()));
-    Header header = {};
-    std::memcpy(header.magic, kMagic, sizeof kMagic);
-    header.version = kVersion;
+    FrameHeader header = {};
+    std::memcpy(header.magic, kFrameMagic, sizeof kFrameMagic);
+    header.version = kFrameVersion;
     header.format = static_cast<uint8_t>(format);
     header.contents_bytes = contents_bytes;
     header.frame_bytes = frame_bytes;
@@ -86,21 +48,21 @@ std::vector<uint8_t> frame_head(FloatFormat format, uint64_t contents_bytes, std
 }
 
 Status FrameIndex::head_bytes(std::span<const uint8_t> bytes, uint64_t frame_bytes, uint64_t* out) {
-    Header header;
+    FrameHeader header;
     SH_TRY(read_header(bytes, frame_bytes, &header));
     *out = head_end(header.chunks);
     return Status();
 }
 
 Status FrameIndex::open(std::span<const uint8_t> bytes, uint64_t frame_bytes, FrameIndex* out) {
-    Header header;
+    FrameHeader header;
     SH_TRY(read_header(bytes, frame_bytes, &header));
     const uint64_t begin = head_end(header.chunks);
     if (begin > bytes.size()) return refused("its index is not whole");
     FrameIndex index;
     try {
         std::vector<uint8_t> checked(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(begin));
-        std::memset(checked.data() + offsetof(Header, checksum), 0, sizeof header.checksum);
+        std::memset(checked.data() + offsetof(FrameHeader, checksum), 0, sizeof header.checksum);
         if (checksum(checked.data(), checked.size()) != header.checksum) return refused("its checksum is another one");
         index.places_.resize(header.chunks);
     } catch (const std::bad_alloc&) {

@@ -9,18 +9,9 @@
 #include "base/status.h"
 #include "codec/chunk.h"
 #include "codec/float_format.h"
+#include "codec/frame_header.h"
 
 namespace stagehand::codec {
-
-inline constexpr uint32_t kFrameHeaderBytes = 64;
-inline constexpr uint64_t kMostContents = uint64_t(1) << 35;  // places have 32 bits, in units of 16 bytes
-
-// How the index stands in a frame.
-struct Place {
-    uint32_t units;     // of 16 bytes, from the beginning of the frame
-    uint32_t checksum;  // of the chunk
-};
-static_assert(sizeof(Place) == 8);
 
 uint32_t chunk_checksum(std::span<const uint8_t> chunk);
 // The header and the index of a frame of these chunks.

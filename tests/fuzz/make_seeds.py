@@ -44,6 +44,9 @@ def safetensors_seeds():
         yield name, b"\x01" + struct.pack("<H", data_bytes) + text
         if data_bytes < 100:
             yield name + "_file", b"\x00" + struct.pack("<Q", len(text)) + text + bytes(data_bytes)
+    text = json.dumps({**headers["packed"][0], "a.1.w": tensor("U8", [0], 80, 80)}, separators=(",", ":")).encode()
+    head = b"SHPK" + struct.pack("<HBBQQII", 2, 1, 0, 112, 80, 32 * 8192, 1)
+    yield "packed_head_file", b"\x00" + struct.pack("<Q", len(text)) + text + head.ljust(80, b"\0")
     yield "deep", b"\x01\x00\x00" + b"[" * 200
     yield "duplicate", b'\x01\x00\x00{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}'
     yield "length_lies", b"\x00" + struct.pack("<Q", 2**63) + b"{}"

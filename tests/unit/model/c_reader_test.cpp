@@ -2,6 +2,7 @@
 #include "model/c_reader.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <memory>
@@ -38,6 +39,11 @@ TEST(CReader, ShowsFilesFactsAndTensors) {
     ASSERT_EQ(count, 1U);
     EXPECT_EQ(view(files[0].path), path);
     EXPECT_EQ(files[0].bytes, 8 + header.size() + 10);
+    struct stat status = {};
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    EXPECT_EQ(files[0].device, status.st_dev);
+    EXPECT_EQ(files[0].inode, status.st_ino);
+    EXPECT_EQ(files[0].changed_ns, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec);
     ASSERT_EQ(files[0].fact_count, 2U);
     EXPECT_EQ(view(files[0].facts[0].key), "format");
     EXPECT_EQ(view(files[0].facts[1].value), std::string_view("a\0b", 3));
@@ -61,14 +67,15 @@ TEST(CReader, ShowsWhatAPackedTensorWas) {
     const std::string header =
         R"({"__metadata__":{"stagehand.packed":"{\"version\":1,\"tensors\":{\"w\":{\"dtype\":\"BF16\",)"
         R"(\"shape\":[4,3]}}}","k":"x"},)" +
-        entry("w", "U8", "[20]", 0, 20) + "}";
-    const Reading reading = open(folder.write("m.safetensors", safetensors(header, 20)));
+        entry("w", "U8", "[80]", 0, 80) + "}";
+    const std::string packed = packed_head(1, 24, 80) + std::string(16, '\0');
+    const Reading reading = open(folder.write("m.safetensors", safetensors(header) + packed));
     std::uint64_t count = 0;
     const model_tensor* tensors = model_tensors(reading.get(), &count);
     ASSERT_EQ(count, 1U);
     EXPECT_EQ(view(tensors[0].type), "BF16");
     EXPECT_EQ(tensors[0].bytes, 24U);
-    EXPECT_EQ(tensors[0].file_bytes, 20U);
+    EXPECT_EQ(tensors[0].file_bytes, 80U);
     EXPECT_EQ(tensors[0].packed, 1);
     const model_file* files = model_files(reading.get(), &count);
     ASSERT_EQ(files[0].fact_count, 1U);

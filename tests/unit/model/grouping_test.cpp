@@ -32,7 +32,7 @@ Model model_of(const std::vector<Part>& parts) {
     std::map<std::uint32_t, std::uint64_t> end;
     for (const Part& part : parts) {
         while (model.files.size() <= part.file) {
-            model.files.push_back({"file" + std::to_string(model.files.size()), 0, data_offset});
+            model.files.push_back({"file" + std::to_string(model.files.size()), 0, {}, data_offset});
         }
         Tensor tensor;
         tensor.name = model.arena.copy(std::string_view(part.name));

@@ -58,6 +58,7 @@ std::vector<BadInput> bad_indexes() {
     const std::string deep(100'000, '[');
     return {
         {"Empty", "", "file", "is empty"},
+        {"ByteOrderMark", "\xef\xbb\xbf" + map_to("m"), "index", "at byte 0: a byte order mark"},
         {"NoJson", "weights", "index", "is not valid JSON at byte 0"},
         {"Unclosed", R"({"weight_map":{"t":"m")", "index", "is not valid JSON"},
         {"TopIsArray", "[]", "index", "must be a JSON object, but is an array"},

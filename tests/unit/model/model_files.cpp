@@ -48,6 +48,11 @@ std::string entry(std::string_view name, std::string_view dtype, std::string_vie
 
 std::string Gguf::text_value(std::string_view value) { return little(value.size(), 8) + std::string(value); }
 
+std::string packed_head(std::uint8_t format, std::uint64_t contents_bytes, std::uint64_t frame_bytes) {
+    const std::string sizes = little(contents_bytes, 8) + little(frame_bytes, 8) + little(32 * 8192, 4) + little(1, 4);
+    return "SHPK" + little(2, 2) + little(format, 1) + little(0, 1) + sizes + std::string(32, '\0');
+}
+
 Gguf& Gguf::raw(std::string_view key, std::uint32_t type, std::string_view value) {
     ++metadata_count_;
     metadata_ += text_value(key) + little(type, 4) + std::string(value);

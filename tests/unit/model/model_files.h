@@ -27,6 +27,9 @@ std::string safetensors(std::string_view header, std::size_t data_bytes = 0);
 std::string entry(std::string_view name, std::string_view dtype, std::string_view shape, std::uint64_t begin,
                   std::uint64_t end);
 
+// The first bytes of a packed tensor of one chunk, which are all that readers of model files look at.
+std::string packed_head(std::uint8_t format, std::uint64_t contents_bytes, std::uint64_t frame_bytes);
+
 // A GGUF file, field by field in the order of the calls.
 class Gguf {
 public:

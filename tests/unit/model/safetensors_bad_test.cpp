@@ -114,6 +114,7 @@ std::vector<BadInput> kinds() {
         {"ThreeOffsets", with_members(R"("data_offsets":[0,4,8])"), "tensor 't': data_offsets", "but holds 3"},
         {"NegativeOffset", with_members(R"("data_offsets":[-4,0])"), "tensor 't': data_offsets", "negative"},
         {"OffsetIsNull", with_members(R"("data_offsets":[0,null])"), "tensor 't': data_offsets", "holds null"},
+        {"ByteOrderMark", safetensors("\xef\xbb\xbf" + good_header, 4), "header", "at byte 8: a byte order mark"},
         {"MetadataIsString", safetensors(R"({"__metadata__":"x"})"), "__metadata__", "must be an object of strings"},
         {"MetadataHoldsNumber", safetensors(R"({"__metadata__":{"k":1}})"), "__metadata__: 'k'", "but is a number"},
         {"MetadataTwice", safetensors(R"({"__metadata__":{},"__metadata__":{}})"), "__metadata__", "occurs twice"},
@@ -150,6 +151,7 @@ std::vector<BadInput> sizes() {
         {"SixBitsRagged", one("F6_E2M3", "[3]", 0, 2, 2), "tensor 't': shape", "not a whole number of bytes"},
         {"Overlap", two(0, 4, 3, 7, 7), "tensor 'b': data_offsets", "overlap those of 'a'"},
         {"Contained", two(0, 8, 2, 4, 8), "tensor 'b': data_offsets", "overlap those of 'a'"},
+        {"EmptyInside", two(0, 8, 4, 4, 8), "tensor 'b': data_offsets", "overlap those of 'a'"},
         {"SameBytes", two(0, 4, 0, 4, 4), "tensor 'b': data_offsets", "overlap those of 'a'"},
         {"Gap", two(0, 4, 8, 12, 12), "tensor 'b': data_offsets", "leave 4 bytes before them"},
         {"GapAtFront", one("U8", "[4]", 4, 8, 8), "tensor 't': data_offsets", "leave 4 bytes before them"},
@@ -164,10 +166,33 @@ std::vector<BadInput> sizes() {
     };
 }
 
+std::vector<BadInput> descriptions() {
+    // What the metadata say of a packed tensor, and what it says itself.
+    const auto packed = [](std::string_view dtype, std::string_view shape, const std::string& head, std::size_t bytes) {
+        const std::string count = std::to_string(bytes);
+        return safetensors(R"({"__metadata__":{"stagehand.packed":"{\"version\":1,\"tensors\":{\"t\":{\"dtype\":\")" +
+                           std::string(dtype) + R"(\",\"shape\":)" + std::string(shape) + R"(}}}"},)" +
+                           entry("t", "U8", "[" + count + "]", 0, bytes) + "}") +
+               head + std::string(bytes - head.size(), '\0');
+    };
+    const std::string head = packed_head(1, 24, 80);
+    return {
+        {"OtherType", packed("F16", "[12]", head, 80), "tensor 't'", "not a packed tensor of the type and the shape"},
+        {"OtherShape", packed("BF16", "[13]", head, 80), "tensor 't'", "not a packed tensor of the type and the shape"},
+        {"TypeThatIsNotPacked", packed("I16", "[12]", head, 80), "tensor 't'",
+         "not a packed tensor of the type and the shape"},
+        {"ShorterThanAHead", packed("BF16", "[12]", head.substr(0, 63), 63), "tensor 't'",
+         "not a packed tensor: it has 63 bytes"},
+        {"NoPackedTensor", packed("BF16", "[12]", "", 80), "tensor 't'", "not a packed tensor: it does not begin with"},
+        {"CutOff", packed("BF16", "[12]", head, 64), "tensor 't'", "it has 64 bytes instead of 80"},
+    };
+}
+
 std::string case_name(const testing::TestParamInfo<BadInput>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Length, BadSafetensors, testing::ValuesIn(lengths()), case_name);
 INSTANTIATE_TEST_SUITE_P(Json, BadSafetensors, testing::ValuesIn(json()), case_name);
+INSTANTIATE_TEST_SUITE_P(Descriptions, BadSafetensors, testing::ValuesIn(descriptions()), case_name);
 INSTANTIATE_TEST_SUITE_P(Kind, BadSafetensors, testing::ValuesIn(kinds()), case_name);
 INSTANTIATE_TEST_SUITE_P(Size, BadSafetensors, testing::ValuesIn(sizes()), case_name);
 

@@ -3,7 +3,6 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-import mmap
 import os
 import pathlib
 import threading
@@ -17,13 +16,12 @@ import torch
 from .._errors import Error
 from .._sources import Mapped, Packed, unpack
 from ._element_types import TYPES, shape_in_torch
-from ._headers import File, Tensor, read_headers
+from ._headers import File, Tensor, map_file, read_headers
 from ._memory import buffer_of
 
 Files: TypeAlias = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 """A file, a shard index, a folder with files, or several of these."""
 
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has it since 3.13
 _PART = 8 << 20  # of the contents, which one thread unpacks at a time
 
 
@@ -67,13 +65,13 @@ class TensorFiles:
         if not given:
             raise ValueError("files= is empty: name at least one file or folder")
         self.entries: dict[str, Tensor] = {}
-        self._maps: dict[str, mmap.mmap] = {}  # by the paths of the files
+        self._maps: dict[str, memoryview] = {}  # by the paths of the files
         self._spans: list[tuple[int, memoryview]] = []  # where they are
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
         for file in read_headers(given):
             map = self._maps[file.path] = map_file(file, writable=True)
-            self._spans.append((_address(map), memoryview(map)))
+            self._spans.append((_address(map), map))
             self.entries.update((one.name, one) for one in file.tensors)
 
     def tensor(self, name: str, like: torch.Tensor) -> torch.Tensor:
@@ -102,7 +100,7 @@ class TensorFiles:
     def _packed_tensor(self, name: str, entry: Tensor, like: torch.Tensor) -> torch.Tensor:
         # The system gives this memory when it is written to.
         memory = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
-        view = memoryview(self._maps[entry.path])[entry.offset : entry.offset + entry.file_bytes]
+        view = self._maps[entry.path][entry.offset : entry.offset + entry.file_bytes]
         at = bisect_right(self._starts, memory.data_ptr())
         self._starts.insert(at, memory.data_ptr())
         self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
@@ -147,20 +145,6 @@ class TensorFiles:
         return None
 
 
-def map_file(file: File, writable: bool = False) -> mmap.mmap:
-    """Maps a whole file privately: a write to the memory does not reach the file."""
-    rights = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    with open(file.path, "rb") as opened:
-        # The system reserves memory for all that could be written otherwise, and refuses files larger than its memory.
-        try:
-            map = mmap.mmap(opened.fileno(), 0, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=rights)
-        except OSError as error:  # which names no file
-            raise OSError(error.errno, f"cannot be mapped: {error.strerror}", file.path) from None
-    if len(map) != file.bytes:
-        raise ValueError(f"{file.path} had {file.bytes} bytes and has {len(map)}: it was changed while it was read")
-    return map
-
-
 def packed_files(folder: str | os.PathLike[str]) -> tuple[list[File], list[Exception]]:
     """Returns the files with packed tensors in a folder, and in the folders in it, and why other files were refused."""
     path = pathlib.Path(folder)
@@ -174,5 +158,5 @@ def packed_files(folder: str | os.PathLike[str]) -> tuple[list[File], list[Excep
     return found, refused
 
 
-def _address(map: mmap.mmap) -> int:
+def _address(map: memoryview) -> int:
     return int(torch.frombuffer(map, dtype=torch.uint8, count=1).data_ptr())

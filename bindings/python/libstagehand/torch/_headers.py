@@ -26,6 +26,7 @@ class Tensor:
 class File:
     path: str
     bytes: int
+    stamp: tuple[int, int, int, int]  # device, inode, bytes and last change, when the header was read
     metadata: dict[str, str]  # without what `stagehand pack` has added
     tensors: list[Tensor]
 
@@ -53,6 +54,25 @@ def read_headers(paths: Iterable[str | os.PathLike[str]]) -> list[File]:
         lib.model_close(reading)
 
 
+def map_file(file: File, writable: bool = False) -> memoryview:
+    """Maps a whole file privately: a write to the memory does not reach the file. Keeps no descriptor: a process may
+    have more files than descriptors. The mapping ends with the last object that uses its memory.
+    """
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) != file.stamp:
+            raise ValueError(f"{file.path} was changed, or is another file, since its header was read: try again")
+        number = ffi.new("int32_t *")
+        mapping = lib.model_map(descriptor, file.bytes, writable, number)
+    finally:
+        os.close(descriptor)
+    if not mapping:
+        raise OSError(number[0], f"cannot be mapped: {os.strerror(number[0])}", file.path)
+    owned = ffi.gc(mapping, lambda ended: lib.model_unmap(ended, file.bytes))
+    return memoryview(ffi.buffer(owned, file.bytes))
+
+
 def _files(reading: Any) -> list[File]:
     count = ffi.new("uint64_t *")
     files = []
@@ -60,7 +80,8 @@ def _files(reading: Any) -> list[File]:
     for file in ffi.unpack(of, count[0]) if count[0] else []:
         facts = ffi.unpack(file.facts, file.fact_count) if file.fact_count else []
         metadata = {_bytes(fact.key).decode(): _bytes(fact.value).decode() for fact in facts}
-        files.append(File(os.fsdecode(_bytes(file.path)), file.bytes, metadata, []))
+        stamp = (file.device, file.inode, file.bytes, file.changed_ns)
+        files.append(File(os.fsdecode(_bytes(file.path)), file.bytes, stamp, metadata, []))
     of = lib.model_tensors(reading, count)
     for one in ffi.unpack(of, count[0]) if count[0] else []:
         file = files[one.file]

@@ -22,8 +22,8 @@ import torch
 from .._errors import Error
 from .._sources import Mapped, unpack
 from ._element_types import TYPES
-from ._files import PackedTensor, map_file
-from ._headers import File, Tensor
+from ._files import PackedTensor
+from ._headers import File, Tensor, map_file
 from ._memory import byte_tensor
 
 _PAGE = mmap.PAGESIZE
@@ -46,7 +46,7 @@ class PlainFile:
     """
 
     def __init__(self, file: File) -> None:
-        map = memoryview(map_file(file))
+        map = map_file(file)
         plain: dict[str, Any] = {"__metadata__": file.metadata} if file.metadata else {}
         places, end = [], 0
         # The widest elements come first, so that all of them are aligned.

@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import pathlib
 import re
 import resource
 import struct
@@ -15,6 +16,7 @@ from torch import nn
 
 import libstagehand as sh
 import libstagehand.torch as st
+from libstagehand.torch import _files
 
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
 
@@ -184,14 +186,70 @@ def test_a_nul_byte_does_not_end_a_name(device, tmp_path):
         st.stream(model.to("meta"), device, files=f"{tmp_path / 'model.safetensors'}\0.safetensors")
 
 
-def test_an_error_of_mapping_names_the_file(device, tmp_path):
-    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(100)))
+@pytest.fixture
+def limited():
+    """Sets a limit of this process, for the test."""
+    before = {}
+
+    def limit(which, most):
+        before[which] = resource.getrlimit(which)
+        resource.setrlimit(which, (most, before[which][1]))
+
+    yield limit
+    for which, limits in before.items():
+        resource.setrlimit(which, limits)
+
+
+def test_more_files_than_descriptors(device, tmp_path, limited):
+    model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(100))).requires_grad_(False)
     for name, tensor in model.state_dict().items():
         write(tmp_path / f"{name}.safetensors", {name: tensor})
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        with pytest.raises(OSError, match=r"cannot be mapped: Too many open files: .*weight\.safetensors"):
-            st.stream(model.to("meta"), device, files=tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    x, meta = torch.randn(2, 8), nn.Sequential(*(nn.Linear(8, 8, bias=False, device="meta") for _ in range(100)))
+    open_before = len(os.listdir("/proc/self/fd"))
+    limited(resource.RLIMIT_NOFILE, open_before + 50)
+    with st.stream(meta.requires_grad_(False), device, budget=size_of(model) // 4, files=tmp_path):
+        assert torch.equal(meta(x), model(x))
+        open_now = [os.readlink(path) for path in pathlib.Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        assert not any(name.endswith(".safetensors") for name in open_now)
+
+
+def test_an_error_of_mapping_names_the_file(device, tmp_path, limited):
+    rest = 1 << 42
+    header = {"rest": {"dtype": "U8", "shape": [rest], "data_offsets": [0, rest]}}
+    text = json.dumps(header).encode()
+    with (tmp_path / "large.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + rest)
+    limited(resource.RLIMIT_AS, 1 << 41)
+    with pytest.raises(OSError, match=r"cannot be mapped: Cannot allocate memory: .*large\.safetensors"):
+        st.stream(nn.Linear(4, 4, device="meta"), device, files=tmp_path)
+
+
+def test_a_file_that_is_replaced_after_its_header_was_read(device, tmp_path, monkeypatch):
+    """The offsets of one file are never taken for those of another."""
+    model, path = nn.Linear(4, 4, bias=False), tmp_path / "model.safetensors"
+    read = _files.read_headers
+
+    def then(change):
+        def changed(paths):
+            found = read(paths)
+            change()
+            return found
+
+        monkeypatch.setattr(_files, "read_headers", changed)
+
+    def replace():
+        write(tmp_path / "other", {"weight": model.weight + 1})
+        os.replace(tmp_path / "other", path)
+
+    def rewrite():
+        with path.open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(b"1234")
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+    for change in (replace, rewrite, lambda: os.truncate(path, path.stat().st_size - 4)):
+        write(path, {"weight": model.weight})
+        then(change)
+        with pytest.raises(ValueError, match=r"model\.safetensors was changed, or is another file, since its header"):
+            st.stream(nn.Linear(4, 4, bias=False, device="meta"), device, files=path)

@@ -6,7 +6,7 @@
 
 #include "codec/float_format.h"
 
-namespace stagehand::cli {
+namespace stagehand::cli::model {
 
 // Nothing if elements of this type are not packed.
 inline std::optional<codec::FloatFormat> format_of_dtype(std::string_view dtype) {
@@ -18,4 +18,4 @@ inline std::optional<codec::FloatFormat> format_of_dtype(std::string_view dtype)
     return std::nullopt;
 }
 
-}  // namespace stagehand::cli
+}  // namespace stagehand::cli::model
