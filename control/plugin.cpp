@@ -28,7 +28,10 @@ constexpr Transport kTransport = {
     .serve = [](void* server) { at(server).serve(); },
     .work = [](void* server, int32_t lane) { at(server).work(lane); },
     .stop = [](void* server) { at(server).stop(); },
-    .close = [](void* server) { delete static_cast<Server*>(server); },
+    .close =
+        [](void* server) {
+            if (!at(server).is_lost()) delete static_cast<Server*>(server);
+        },
 };
 
 }  // namespace

@@ -15,6 +15,8 @@ namespace {
 
 using platform::Descriptor;
 
+// Nothing wakes a thread that waits for descriptors which the engine has closed.
+constexpr auto kLongestWait = std::chrono::seconds(1);
 // For a process that has run out of descriptors or of memory.
 constexpr auto kRest = std::chrono::milliseconds(200);
 
@@ -28,7 +30,8 @@ bool is_same_user(int descriptor) {
 
 }  // namespace
 
-Server::Server(const TransportHandler& handler) : handler_(handler), io_(1), listening_(io_), wake_(io_), rest_(io_) {
+Server::Server(const TransportHandler& handler)
+    : handler_(handler), identity_(handler.limits.listening), io_(1), listening_(io_), wake_(io_), rest_(io_) {
     // Descriptors are closed here until an object of Asio takes them over, which does not happen without memory.
     Descriptor eventfd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!eventfd.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -47,16 +50,16 @@ Server::~Server() {
 }
 
 void Server::serve() noexcept {
-    while (!stopping_.load()) {
+    while (!stopping_.load() && !is_lost()) {
         try {
             begin_waits();
-            io_.run_one();
+            io_.run_one_for(kLongestWait);
         } catch (...) {
             // The connection whose operation failed has ended with the operation. The others go on.
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     }
-    close_all();
+    if (!is_lost()) close_all();
 }
 
 // Begins what is not under way: an operation that found no memory is begun again here.
@@ -151,8 +154,13 @@ void Server::work(int32_t lane) noexcept {
             std::lock_guard lock(answered_mutex_);
             answered_.push_back(std::move(connection));
         }
-        eventfd_write(wake_.native_handle(), 1);
+        wake();
     }
+}
+
+// What was an eventfd may be a file of the engine by now.
+void Server::wake() noexcept {
+    if (!is_lost()) eventfd_write(wake_.native_handle(), 1);
 }
 
 void Server::write_answers() {
@@ -187,7 +195,7 @@ void Server::stop() noexcept {
         stopping_.store(true);
     }
     for (Lane& lane : lanes_) lane.ready.notify_all();
-    eventfd_write(wake_.native_handle(), 1);
+    wake();
 }
 
 }  // namespace stagehand::control

@@ -31,6 +31,9 @@ public:
     void serve() noexcept;
     void work(int32_t lane) noexcept;
     void stop() noexcept;
+    // Whether the engine has closed the server's descriptors. It then does nothing with their numbers any more, and
+    // must not be destroyed.
+    bool is_lost() const noexcept { return !identity_.is_at(limits().listening); }
 
     // The rest is for connections.
     const TransportHandler& handler() const { return handler_; }
@@ -54,8 +57,10 @@ private:
     bool make_room() noexcept;
     void write_answers();
     void close_all() noexcept;
+    void wake() noexcept;
 
     const TransportHandler handler_;
+    const platform::FileIdentity identity_;  // of the listening socket
     std::vector<Connection*> connections_;  // connections that io_ destroys leave it
     boost::asio::io_context io_;
     boost::asio::posix::stream_descriptor listening_;

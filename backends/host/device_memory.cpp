@@ -67,7 +67,7 @@ DeviceMemory::~DeviceMemory() {
 sh_status DeviceMemory::open() {
     file_ = platform::Descriptor(memfd_create("stagehand-device", MFD_CLOEXEC));
     if (!file_.is_open()) return fail(SH_ERROR_BACKEND, "memfd_create: %s", std::strerror(errno));
-    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_.number(), 0);
+    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_.own_number(), 0);
     if (spare == MAP_FAILED) return out_of_mappings("cannot map address space for a device");
     spare_mapping_ = spare;
     return SH_OK;
@@ -84,7 +84,7 @@ bool DeviceMemory::put_reservation_back(uint64_t address, uint64_t bytes) {
     munmap(spare_mapping_, granularity_);
     const bool done = reserve_at(address, bytes);
     const int error = errno;
-    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_.number(), 0);
+    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_.own_number(), 0);
     spare_mapping_ = spare == MAP_FAILED ? nullptr : spare;
     errno = error;
     return done;
@@ -104,7 +104,7 @@ sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t count, uint64_t* o
     }
     if (offset + bytes > file_length_) {
         const NoSignals quiet;
-        if (ftruncate(file_.number(), static_cast<off_t>(offset + bytes)) != 0) {
+        if (ftruncate(file_.own_number(), static_cast<off_t>(offset + bytes)) != 0) {
             const char* const reason =
                 errno == EFBIG ? "larger than the limit on the size of files (RLIMIT_FSIZE)" : std::strerror(errno);
             offsets_.give(offset, bytes);
@@ -131,11 +131,11 @@ void DeviceMemory::give_offsets(uint64_t offset, uint64_t bytes, uint64_t count)
 sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const {
     int result = 0;
     do {
-        result = fallocate(file_.number(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+        result = fallocate(file_.own_number(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     } while (result != 0 && errno == EINTR);
     if (result != 0) {
         const int error = errno;
-        fallocate(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+        fallocate(file_.own_number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(bytes));
         return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the system cannot provide %" PRIu64 " bytes for the device: %s",
                     bytes, std::strerror(error));
@@ -147,8 +147,9 @@ sh_status DeviceMemory::poison(uint64_t offset, uint64_t bytes) const {
     std::vector<uint8_t> pattern(std::min<uint64_t>(bytes, 1 << 20), kPoison);
     const NoSignals quiet;
     for (uint64_t done = 0; done < bytes;) {
-        const ssize_t written = pwrite(file_.number(), pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done),
-                                       static_cast<off_t>(offset + done));
+        const ssize_t written =
+            pwrite(file_.own_number(), pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done),
+                   static_cast<off_t>(offset + done));
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return fail(SH_ERROR_BACKEND, "new pages cannot be poisoned: %s", std::strerror(errno));
         done += static_cast<uint64_t>(written);
@@ -171,7 +172,7 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
     try {
         return table_.add_pages(page_bytes, count, out_pages);
     } catch (...) {
-        fallocate(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+        fallocate(file_.own_number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(bytes));
         offsets_.give(offset, bytes);
         pages_ -= count;
@@ -185,7 +186,7 @@ sh_status DeviceMemory::punch_runs(uint64_t page_bytes, uint64_t count, const sh
         const uint64_t offset = offset_of(pages[begin]);
         for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;) ++end;
         const uint64_t bytes = (end - begin) * page_bytes;
-        if (fallocate(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+        if (fallocate(file_.own_number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                       static_cast<off_t>(bytes)) != 0) {
             return fail(SH_ERROR_BACKEND, "memory cannot be returned to the system: %s", std::strerror(errno));
         }
@@ -261,7 +262,7 @@ sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t coun
         // speed.
         void* const mapped =
             mmap(as_pointer(address + begin * page_bytes), (end - begin) * page_bytes, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_.number(), static_cast<off_t>(offset));
+                 MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_.own_number(), static_cast<off_t>(offset));
         if (mapped != MAP_FAILED) continue;
         const sh_status status = out_of_mappings("pages cannot be mapped");
         if (begin > 0) put_reservation_back(address, begin * page_bytes);
@@ -307,7 +308,7 @@ void DeviceMemory::info(uint64_t* out_free, uint64_t* out_total) const {
 
 void DeviceMemory::statistics(MemoryStatistics* out) const {
     struct stat status = {};
-    fstat(file_.number(), &status);
+    fstat(file_.own_number(), &status);
     std::shared_lock lock(mutex_);
     out->current_bytes = current_bytes_;
     out->peak_bytes = peak_bytes_;

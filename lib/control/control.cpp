@@ -134,7 +134,7 @@ Status Control::open(const Address& address) {
     address_ = listener_->address();
     TransportHandler handler = {.user = &service_, .admit = on_admit, .answer = on_request, .limits = kLimits};
     handler.limits.same_user_only = !address_.is_tcp();
-    handler.limits.listening = listener_->descriptor();
+    handler.limits.listening = listener_->descriptor().number();
     if (const sh_status code = transport_->open(&handler, &server_); code < 0)
         return Status(code, "control " + address_.text() + ": the server could not be made");
     return Status();
@@ -147,10 +147,17 @@ Status Control::start_threads() {
             name, [this, lane] { transport_->work(server_, lane); }, &working_.emplace_back());
     };
     SH_TRY(platform::start_thread(
-        "sh-control", [this] { transport_->serve(server_); }, &serving_));
+        "sh-control", [this] { serve(); }, &serving_));
     SH_TRY(work("sh-ctl-read", kReads));
     for (int i = 0; i <= Service::kMostChanges; i++) SH_TRY(work("sh-ctl-change", kChanges));
     return Status();
+}
+
+void Control::serve() {
+    transport_->serve(server_);
+    if (listener_->descriptor().is_lost())
+        log_line(SH_LOG_WARNING, "the control at %s has ended, because the process has closed its socket",
+                 address_.text().c_str());
 }
 
 // Ends the connections, and makes the other threads end when they can.

@@ -33,6 +33,7 @@ private:
     Control(std::unique_ptr<Occupant> occupant, std::string token) : service_(std::move(occupant), std::move(token)) {}
     Status open(const Address& address);
     Status start_threads();
+    void serve();
     void halt();
     void abandon() { listener_->abandon(); }
 

@@ -14,7 +14,7 @@ class Listener {
 public:
     static Status open(const Address& address, std::unique_ptr<Listener>* out);
 
-    int descriptor() const { return socket_ ? socket_->descriptor() : tcp_.number(); }
+    const platform::Descriptor& descriptor() const { return socket_ ? socket_->descriptor() : tcp_; }
     const Address& address() const { return address_; }
 
     // For the child of a fork: closes the inherited descriptors.

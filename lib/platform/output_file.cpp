@@ -27,7 +27,7 @@ int OutputFile::add(std::string_view text) {
 int OutputFile::flush() noexcept {
     const NoSignals quiet;
     size_t done = 0;
-    int error = 0;
+    int error = !added_.empty() && file_.is_lost() ? EBADF : 0;
     while (done < added_.size() && !error) {
         const ssize_t written = ::write(file_.number(), added_.data() + done, added_.size() - done);
         if (written >= 0)

@@ -42,7 +42,6 @@ public:
     void before_fork() { mutex_.lock(); }
     void after_fork(bool child) {
         if (child && server_) {
-            server_->abandon();
             socket_->abandon();
             abandoned_ = std::move(server_);  // never destroyed, because its thread cannot be joined
             socket_.reset();

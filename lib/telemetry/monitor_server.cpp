@@ -1,7 +1,6 @@
 #include "telemetry/monitor_server.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "platform/thread.h"
 #include "telemetry/monitor_snapshot.h"
 
@@ -16,6 +16,8 @@ namespace stagehand::telemetry {
 namespace {
 
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(200);
+// Nothing wakes a thread that waits for sockets which the engine has closed.
+constexpr auto kLongestWait = std::chrono::milliseconds(1000);
 
 // Only the user of the process and root may ask. The permissions of the file say the same, but they can be changed.
 bool may_ask(int descriptor) {
@@ -29,18 +31,16 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 }  // namespace
 
-MonitorServer::MonitorServer(int listening, std::function<std::string()> answer, const Limits& limits)
+MonitorServer::MonitorServer(const platform::Descriptor& listening, std::function<std::string()> answer,
+                             const Limits& limits)
     : listening_(listening), answer_(std::move(answer)), limits_(limits) {
     clients_.reserve(limits_.clients);
-    polled_.reserve(2 + limits_.clients);  // so that the thread allocates memory for answers only
+    polled_.reserve(1 + limits_.clients);  // so that the thread allocates memory for answers only
 }
 
-Status MonitorServer::start(int listening, std::function<std::string()> answer, const Limits& limits,
-                            std::unique_ptr<MonitorServer>* out) {
+Status MonitorServer::start(const platform::Descriptor& listening, std::function<std::string()> answer,
+                            const Limits& limits, std::unique_ptr<MonitorServer>* out) {
     std::unique_ptr<MonitorServer> server(new MonitorServer(listening, std::move(answer), limits));
-    server->stop_ = platform::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!server->stop_.is_open())
-        return Status(SH_ERROR_IO, std::string("monitor: cannot make an eventfd: ") + std::strerror(errno));
     SH_TRY(platform::start_thread(
         "sh-monitor", [self = server.get()] { self->run(); }, &server->thread_));
     *out = std::move(server);
@@ -48,51 +48,55 @@ Status MonitorServer::start(int listening, std::function<std::string()> answer, 
 }
 
 MonitorServer::~MonitorServer() {
-    if (thread_.joinable()) {
-        eventfd_write(stop_.number(), 1);
-        thread_.join();
-    }
+    if (!thread_.joinable()) return;
+    stopping_ = true;
+    if (!listening_.is_lost()) shutdown(listening_.number(), SHUT_RDWR);  // which wakes the thread
+    thread_.join();
 }
-
-void MonitorServer::abandon() { (void)stop_.close(); }
 
 void MonitorServer::run() {
     std::vector<pollfd>& polled = polled_;
-    while (true) {
+    while (!stopping_) {
+        if (listening_.is_lost()) {
+            log_line(SH_LOG_WARNING, "the monitor has ended, because the process has closed its socket");
+            break;
+        }
         const auto before = Clock::now();
         const bool accepts = clients_.size() < limits_.clients && before >= accept_from_;
-        polled.assign({{stop_.number(), POLLIN, 0}, {accepts ? listening_ : -1, POLLIN, 0}});
+        polled.assign({{listening_.number(), static_cast<short>(accepts ? POLLIN : 0), 0}});
         for (const Client& client : clients_)
             polled.push_back(
                 {client.descriptor.number(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
-        if (poll(polled.data(), polled.size(), milliseconds_to_wait(before)) < 0) continue;
-        if (polled[0].revents) break;
+        if (poll(polled.data(), polled.size(), milliseconds_to_wait(before)) < 0) {
+            if (errno != EINTR) std::this_thread::sleep_for(kPauseWithoutDescriptors);  // or of memory
+            continue;
+        }
+        if (polled[0].revents & POLLHUP) break;
         const auto now = Clock::now();
         // Goes from the back, so that erasing a client does not move the clients that follow.
         for (size_t i = clients_.size(); i-- > 0;) {
-            const bool goes_on = polled[2 + i].revents ? serve(clients_[i]) : true;
+            const bool goes_on = polled[1 + i].revents ? serve(clients_[i]) : true;
             if (goes_on && now < clients_[i].until) continue;
             let_go(clients_[i]);
             clients_.erase(clients_.begin() + static_cast<ptrdiff_t>(i));
         }
-        if (polled[1].revents) take_clients(now);
+        if (polled[0].revents & POLLIN) take_clients(now);
     }
     for (Client& client : clients_) let_go(client);
     clients_.clear();
 }
 
-// Returns the time until the first client's time is up, or until there may be descriptors again. -1 means no limit.
+// Returns the time until the first client's time is up, or until there may be descriptors again.
 int MonitorServer::milliseconds_to_wait(Clock::time_point now) const {
-    auto until = Clock::time_point::max();
+    auto until = now + kLongestWait;
     for (const Client& client : clients_) until = std::min(until, client.until);
     if (now < accept_from_) until = std::min(until, accept_from_);
-    if (until == Clock::time_point::max()) return -1;
     return static_cast<int>(std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(until - now).count()));
 }
 
 void MonitorServer::take_clients(Clock::time_point now) {
     while (clients_.size() < limits_.clients) {
-        platform::Descriptor descriptor(accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        platform::Descriptor descriptor(accept4(listening_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (!descriptor.is_open()) {
             // A client that waits in the queue would make the socket ready all the time.
             if (!would_block() && errno != ECONNABORTED) accept_from_ = now + kPauseWithoutDescriptors;
@@ -140,7 +144,7 @@ bool MonitorServer::read_request(Client& client) {
 
 // The shutdown also ends the connection if a fork of the process has inherited it.
 void MonitorServer::let_go(Client& client) {
-    shutdown(client.descriptor.number(), SHUT_RDWR);
+    if (!client.descriptor.is_lost()) shutdown(client.descriptor.number(), SHUT_RDWR);
     (void)client.descriptor.close();
 }
 

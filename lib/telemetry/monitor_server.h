@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -28,16 +29,12 @@ public:
 
     // Answers on `listening`, a non-blocking socket that has to stay open. `answer` is called on the server's thread,
     // and may throw.
-    static Status start(int listening, std::function<std::string()> answer, const Limits& limits,
-                        std::unique_ptr<MonitorServer>* out);
-    // Closes the connections of all clients, answered or not, and waits for the thread.
+    static Status start(const platform::Descriptor& listening, std::function<std::string()> answer,
+                        const Limits& limits, std::unique_ptr<MonitorServer>* out);
+    // Closes the connections of all clients, answered or not, shuts the socket down, and waits for the thread.
     ~MonitorServer();
     MonitorServer(const MonitorServer&) = delete;
     MonitorServer& operator=(const MonitorServer&) = delete;
-
-    // For the child of a fork, which has no server thread: closes the inherited descriptor. The server must not be
-    // destroyed then.
-    void abandon();
 
     static constexpr const char* kRequest = "snapshot";
 
@@ -51,7 +48,7 @@ private:
         size_t sent = 0;
     };
 
-    MonitorServer(int listening, std::function<std::string()> answer, const Limits& limits);
+    MonitorServer(const platform::Descriptor& listening, std::function<std::string()> answer, const Limits& limits);
     void run();
     int milliseconds_to_wait(Clock::time_point now) const;
     void take_clients(Clock::time_point now);
@@ -59,10 +56,10 @@ private:
     bool read_request(Client& client);
     static void let_go(Client& client);
 
-    const int listening_;
+    const platform::Descriptor& listening_;
     const std::function<std::string()> answer_;
     const Limits limits_;
-    platform::Descriptor stop_;    // an eventfd
+    std::atomic<bool> stopping_{false};
     std::vector<Client> clients_;  // used by the thread only, like the members below
     std::vector<pollfd> polled_;
     Clock::time_point accept_from_;  // the time of the next accept after the process ran out of descriptors

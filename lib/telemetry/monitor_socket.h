@@ -33,7 +33,7 @@ public:
     MonitorSocket(const MonitorSocket&) = delete;
     MonitorSocket& operator=(const MonitorSocket&) = delete;
 
-    int descriptor() const { return listening_.number(); }
+    const platform::Descriptor& descriptor() const { return listening_; }
     const std::string& path() const { return path_; }
 
     // For the child of a fork: closes the inherited descriptors, and leaves the file to the parent. Needs no memory and

@@ -1,6 +1,10 @@
 // The control of a process that has closed 0, 1 and 2: none of its sockets, and of what its loop opens, is there.
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -51,6 +55,46 @@ TEST(ControlDescriptors, AreNoneOfTheStandardOnes) {
             _exit(serves_as_a_daemon(folder));
         },
         testing::ExitedWithCode(0), "");
+}
+
+// A process that closes every descriptor, and gets the numbers for its next files.
+int stops_without_descriptors(const Folder& folder, bool tcp) {
+    alarm(60);  // ends what waits for ever
+    sh_device* device = nullptr;
+    if (sh_device_open("host", nullptr, &device) != SH_OK) return 1;
+    const std::string path = folder.at("control");
+    sh_control_options options = SH_CONTROL_OPTIONS_INIT;
+    options.address = tcp ? "127.0.0.1:0" : path.c_str();
+    options.token = tcp ? "token-0123456789" : nullptr;
+    sh_control* control = nullptr;
+    if (sh_control_start(device, &options, &control) != SH_OK) return 2;
+    sh_control_info info = SH_CONTROL_INFO_INIT;
+    if (sh_control_get_info(control, &info) != SH_OK) return 3;
+    HttpClient waiting(info.address), client(info.address);
+    waiting.send("GET /mem");
+    client.send(request_text("GET", "/memory", "", tcp ? "token-0123456789" : ""));
+    if (client.receive().status != 200) return 4;
+    if (close_range(3, ~0U, 0) != 0) return 5;
+    std::vector<int> files;
+    for (int i = 0; i < 60; i++) files.push_back(memfd_create("test", MFD_CLOEXEC));
+    if (sh_control_stop(control) != SH_OK) return 6;
+    sh_device_close(device);
+    for (const int file : files) {
+        struct stat status = {};
+        if (fstat(file, &status) != 0 || status.st_size != 0) return 7;
+    }
+    return 0;
+}
+
+TEST(ControlDescriptors, MayBeClosedByTheProcess) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    for (const bool tcp : {false, true})
+        EXPECT_EXIT(
+            {
+                const Folder folder;
+                _exit(stops_without_descriptors(folder, tcp));
+            },
+            testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

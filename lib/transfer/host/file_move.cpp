@@ -26,7 +26,7 @@ Status FileMove::read(StagingRange& range, void* memory, uint64_t bytes, uint64_
 
 bool FileMove::has_ring() {
     if (state_ == Ring::unknown) state_ = ring_.open(kRequests) == 0 ? Ring::open : Ring::refused;
-    return state_ == Ring::open;
+    return state_ == Ring::open && !ring_.is_lost();
 }
 
 Status FileMove::move(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset) {

@@ -141,19 +141,19 @@ Status StagingFile::take_room(uint64_t bytes, uint64_t* out_begin) {
 
 // Returns the error's number, or 0.
 int StagingFile::allocate(uint64_t begin, uint64_t bytes) {
-    const int error = until_done(
-        [&] { return fallocate(descriptor_.number(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)); });
+    const int error =
+        until_done([&] { return fallocate(descriptor(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)); });
     if (error != EOPNOTSUPP) return error;
     // Without a promise the room may be gone later: then the pause fails. Room that was used before is there still.
     const uint64_t more = begin + bytes - std::min(begin + bytes, end_);
     struct statvfs left = {};
-    return fstatvfs(descriptor_.number(), &left) == 0 && uint64_t(left.f_bavail) * left.f_frsize < more ? ENOSPC : 0;
+    return fstatvfs(descriptor(), &left) == 0 && uint64_t(left.f_bavail) * left.f_frsize < more ? ENOSPC : 0;
 }
 
 void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
     uint64_t room = aligned(bytes);
     (void)until_done([&] {
-        return fallocate(descriptor_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+        return fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                          static_cast<off_t>(room));
     });
     try {
@@ -172,8 +172,8 @@ void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
 }
 
 void StagingFile::give_up_direct() noexcept {
-    const int flags = fcntl(descriptor_.number(), F_GETFL);
-    if (flags >= 0) (void)fcntl(descriptor_.number(), F_SETFL, flags & ~O_DIRECT);
+    const int flags = fcntl(descriptor(), F_GETFL);
+    if (flags >= 0) (void)fcntl(descriptor(), F_SETFL, flags & ~O_DIRECT);
 }
 
 Status StagingFile::failed(bool writing, int error) const {

@@ -33,7 +33,7 @@ public:
     static constexpr uint64_t kAlignment = 64 << 10;  // at least the block of usual file systems
 
     const std::string& folder() const { return folder_; }
-    int descriptor() const { return descriptor_.number(); }
+    int descriptor() const { return descriptor_.own_number(); }
     // The file system refuses direct reads and writes. Any thread may find that out.
     void give_up_direct() noexcept;
     Status failed(bool writing, int error) const;

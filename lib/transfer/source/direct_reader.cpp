@@ -69,6 +69,7 @@ class DirectReader::Ring {
 public:
     explicit Ring(DirectReader& reader) : reader_(reader) {}
     int open() { return uring_.open(kDepth); }
+    bool is_lost() const { return uring_.is_lost(); }
 
     Status run() {
         Status status;
@@ -121,6 +122,7 @@ Status DirectReader::read(std::span<const FileRange> ranges) {
     if (!make_buffers()) return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
     reads_.clear();
     for (const FileRange& range : ranges) cut_direct(range, &reads_);
+    if (ring_ && ring_->is_lost()) ring_.reset();
     if (uring_ && !ring_) {
         auto ring = std::make_unique<Ring>(*this);
         if (const int error = ring->open()) {

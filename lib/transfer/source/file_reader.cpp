@@ -21,6 +21,13 @@ Status read_failed(const FileRange& range, uint64_t done, int error) {
                                        std::strerror(error));
 }
 
+Status lost(const FileRange& range) {
+    return Status(SH_ERROR_SOURCE, "cannot read " + std::to_string(range.bytes) + " bytes at offset " +
+                                       std::to_string(range.offset) + " of a file of inode " +
+                                       std::to_string(range.opened->inode) +
+                                       ": the process has closed the library's descriptor of that file");
+}
+
 Status shrank(const FileRange& range, uint64_t done) {
     char name[512];
     return Status(SH_ERROR_SOURCE, "file shrank: " + std::string(file_name(range.file, name, sizeof name)) +
@@ -69,7 +76,8 @@ Status FileReader::read() {
 // last range of the file was missing from the cache. Otherwise the range is read at once, without waiting. If that
 // guess is wrong, the kernel reads the range into the cache.
 Status FileReader::read_or_defer(const FileRange& range) {
-    if (range.direct_file < 0) return read_buffered(range);
+    if (range.opened && range.opened->file.is_lost()) return lost(range);
+    if (range.direct_file < 0 || range.opened->direct_file.is_lost()) return read_buffered(range);
     const bool guess = range.opened && range.opened->cached.load(std::memory_order_relaxed);
     if (guess) {
         const ssize_t got = platform::read_cached(range.file, range.to, range.bytes, range.offset);

@@ -63,7 +63,8 @@ int64_t MappedReader::read_some(const char* from, char* to, uint64_t bytes) {
 }
 
 int64_t MappedReader::read_through_pipe(const char* from, char* to, uint64_t bytes) {
-    if (!pipe_[1].is_open()) {
+    if (pipe_[0].own_number() < 0 || pipe_[1].own_number() < 0) {
+        close_pipe();
         int ends[2];
         if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return -errno;
         for (const int i : {0, 1}) pipe_[i] = platform::Descriptor(ends[i]);

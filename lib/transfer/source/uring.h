@@ -23,6 +23,8 @@ public:
     void add_write(uint32_t tag, int file, const void* from, uint64_t bytes, uint64_t offset);
     // Waits until one of them is done. Returns its tag, and its bytes or -errno.
     void wait(uint32_t* out_tag, int64_t* out_result);
+    // Whether the engine has closed the queue. What is queued then fails with EBADF.
+    bool is_lost() const;
 
 private:
     struct State;
