@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <exception>
+#include <vector>
 
 #include "backend/thread_stream.h"
 
@@ -11,19 +12,27 @@ namespace stagehand::core {
 
 class Users {
 public:
+    Users() { shares_.reserve(8); }
+
+    // A use is only counted if no memory is left for its thread.
     void come() noexcept {
         const uint64_t thread = thread_stream::of_this_thread();
-        Share* share = of(thread);
-        if (!share) share = of(kNobody);
-        if (share) *share = {thread, share->uses + 1};
         count_++;
+        if (Share* share = of(thread); share || (share = of(kNobody))) {
+            *share = {thread, share->uses + 1};
+            return;
+        }
+        try {
+            shares_.push_back({thread, 1});
+        } catch (const std::exception&) {
+        }
     }
     // Any thread may end a use. It ends one of its own if it has one.
     void go() noexcept {
         count_--;
         Share* share = of(thread_stream::of_this_thread());
         if (!share && listed() > count_)
-            share = std::ranges::find_if(shares_, [](const Share& s) { return s.uses > 0; });
+            share = &*std::ranges::find_if(shares_, [](const Share& s) { return s.uses > 0; });
         if (share && --share->uses == 0) share->thread = kNobody;
     }
     uint32_t count() const { return count_; }
@@ -51,7 +60,7 @@ private:
     }
 
     uint32_t count_ = 0;
-    std::array<Share, 8> shares_;  // uses of further threads are only counted
+    std::vector<Share> shares_;
 };
 
 }  // namespace stagehand::core
