@@ -25,7 +25,11 @@ TransportText text_of(boost::beast::string_view text) { return {text.data(), tex
 }  // namespace
 
 Connection::Connection(Server& server, Socket socket)
-    : server_(server), socket_(std::move(socket)), timer_(socket_.get_executor()), since_(Clock::now()) {
+    : server_(server),
+      socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      buffer_(server.limits().header_bytes + server.limits().body_bytes),
+      since_(Clock::now()) {
     server_.add(*this);
 }
 
@@ -75,6 +79,9 @@ void Connection::on_header(Error error) {
     // A header that comes twice could mean one thing here and another thing for a proxy.
     if (head.count(http::field::authorization) > 1)
         return refuse(400, "bad_request", "the header Authorization comes twice");
+    // Where the body ends is not known then, and it would be taken for none.
+    if (head.count(http::field::transfer_encoding) && !parser_->chunked())
+        return refuse(400, "bad_request", "the header Transfer-Encoding is not \\\"chunked\\\"");
     const TransportHandler& handler = server_.handler();
     lane_ = handler.admit(handler.user, &asked, this, give);
     if (lane_ == kAnswered) {
@@ -100,9 +107,10 @@ void Connection::on_body(Error error) {
 }
 
 void Connection::refuse(Error error) {
-    if (error == http::error::body_limit) return refuse(413, "too_large", "the body is too large");
-    if (error == http::error::header_limit || error == http::error::buffer_overflow)
-        return refuse(431, "too_large", "the header is too large");
+    if (error == http::error::header_limit) return refuse(431, "too_large", "the header is too large");
+    // A chunk may also have an extension without an end.
+    if (error == http::error::body_limit || error == http::error::buffer_overflow)
+        return refuse(413, "too_large", "the body is too large");
     // The client has gone, or the connection is being closed.
     if (error.category() != http::make_error_code(http::error::bad_method).category() ||
         error == http::error::end_of_stream || error == http::error::partial_message)

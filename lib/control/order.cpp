@@ -1,6 +1,9 @@
 #include "control/order.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <stagehand/occupancy.h>
@@ -48,6 +51,13 @@ Status set_wait(double seconds, Order* out) {
     return Status();
 }
 
+using Names = std::set<std::string, std::less<>>;
+
+// One of two values would be ignored.
+Status once(const std::string& name, Names* named) {
+    return named->insert(name).second ? Status() : bad(cited(name) + " comes twice");
+}
+
 // --- bodies ---
 
 // Reads the members of a body as they come. There is no tree of values: the destructor of nlohmann's tree takes memory,
@@ -74,7 +84,7 @@ public:
     }
     bool key(string_t& name) override {
         name_ = std::move(name);
-        return true;
+        return take(once(name_, &named_));
     }
     bool end_object() override { return depth_--, true; }
     bool start_array(size_t) override {
@@ -134,10 +144,14 @@ private:
     bool in_tags_ = false, flag_ = false;
     double number_ = 0;
     std::string name_;  // of the member
+    Names named_;
 };
 
 Status read_body(std::string_view body, Order* out) {
     if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) return Status();
+    // The reader would take it for the end, and ignore the rest.
+    if (const size_t nul = body.find('\0'); nul != std::string_view::npos)
+        return bad("the body is not JSON: the mistake is at byte " + std::to_string(nul + 1));
     Body reader(out);
     (void)Json::sax_parse(body.begin(), body.end(), &reader);
     return reader.status();
@@ -192,6 +206,7 @@ Status read_parameter(Endpoint endpoint, const std::string& name, const std::str
 }
 
 Status read_query(Endpoint endpoint, std::string_view query, Order* out) {
+    Names named;
     while (!query.empty()) {
         const std::string_view part = query.substr(0, query.find('&'));
         query.remove_prefix(std::min(query.size(), part.size() + 1));
@@ -200,6 +215,7 @@ Status read_query(Endpoint endpoint, std::string_view query, Order* out) {
         std::string name, value;
         SH_TRY(decode(part.substr(0, equals), &name));
         if (equals != std::string_view::npos) SH_TRY(decode(part.substr(equals + 1), &value));
+        if (name != "tags") SH_TRY(once(name, &named));
         SH_TRY(read_parameter(endpoint, name, value, out));
     }
     return Status();

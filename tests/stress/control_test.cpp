@@ -173,6 +173,13 @@ TEST_P(ControlTest, WhatIsNoRequestIsRefused) {
                  (token_.empty() ? "" : "Authorization: Bearer " + token_ + "\r\n") + "\r\n");
     for (int i = 0; i < 70; i++) chunked.send("400\r\n" + std::string(1024, ' ') + "\r\n");
     EXPECT_EQ(chunked.receive().status, 413);
+    const std::string post_line = "POST /release_memory_occupation HTTP/1.1\r\n" +
+                                  (token_.empty() ? "" : "Authorization: Bearer " + token_ + "\r\n");
+    HttpClient packed(address_), endless(address_);
+    packed.send(post_line + "Transfer-Encoding: gzip\r\n\r\n" + R"({"tags": ["weights"]})");
+    EXPECT_EQ(packed.receive().status, 400) << "it would be taken for a request without a body";
+    endless.send(post_line + "Transfer-Encoding: chunked\r\n\r\n1;" + std::string(1 << 20, 'x'));
+    EXPECT_EQ(endless.receive().status, 413) << "the extension of a chunk takes no memory without bound";
     EXPECT_FALSE(sleeps());
 }
 
