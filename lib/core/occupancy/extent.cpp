@@ -5,6 +5,7 @@
 
 #include "backend/limits.h"
 #include "base/once_more.h"
+#include "base/size_text.h"
 
 namespace stagehand::core {
 namespace {
@@ -57,6 +58,10 @@ Status Extent::open() {
         totals_.held_bytes += bytes_;
         return Status();
     }
+    // A budget may be larger than the device, and the tables below grow with the bytes.
+    if (uint64_t free = 0, total = 0; device_.memory_info(&free, &total).ok() && bytes_ > total)
+        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
+                      exact_size_text(bytes_) + " are more than the device has: " + exact_size_text(total));
     divide();
     SH_TRY(device_.range_reserve(bytes_, std::bit_floor(handles_.front().bytes), &address_));
     for (Handle& handle : handles_) {

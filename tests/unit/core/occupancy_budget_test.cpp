@@ -35,6 +35,19 @@ TEST_F(OccupancyBudget, AnAllocationBeyondTheBudgetIsRefused) {
     SUCCEEDS(sh_device_set_budget(device.get(), 15 * kMiB));
 }
 
+TEST_F(OccupancyBudget, WhatTheDeviceDoesNotHaveIsRefusedAtOnce) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages has no tables";
+    settings_.budget_bytes = UINT64_MAX;
+    TestDevice device(settings_);
+    uint64_t address = 0;
+    for (const uint64_t bytes : {65 * kMiB, uint64_t(1) << 46}) {
+        EXPECT_EQ(alloc(device.get(), bytes, &address), SH_ERROR_OUT_OF_DEVICE_MEMORY);
+        EXPECT_NE(why().find("more than the device has: 64.0 MiB"), std::string::npos) << why();
+    }
+    EXPECT_EQ(device.memory().used_bytes, 0u);
+    SUCCEEDS(alloc(device.get(), 60 * kMiB, &address));
+}
+
 TEST_F(OccupancyBudget, RuntimesGiveMemoryUpForItAndTakeItInAPause) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
     TestDevice device(settings_);
