@@ -61,6 +61,7 @@ private:
 
 // What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches no id.
 struct alignas(64) Block : BlockState {
+    uint16_t taking = 0;  // of `held`: by calls that have not returned, which no release may end
     sh_block id = 0;
     uint64_t address = 0;
     uint64_t bytes = 0;

@@ -171,6 +171,7 @@ Status Access::finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uin
 }
 
 void Access::give(Block& block, Unit& unit, sh_stream stream, uint32_t view_flags, sh_view* out) {
+    views_.give(block);
     views_.count_acquire(view_flags);
     if (unit.memory == Memory::unordered) parts_.unordered.touch(unit);
     if (parts_.meter.measuring() && unit.held == 1) parts_.meter.begin(parts_.registry.index_of(unit), stream);
@@ -201,7 +202,7 @@ Status Access::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* o
         status = no_throw([&] { return finish_and_note(unit, stream, flags, &view_flags, &waited, lock); });
         again = status.code() == SH_ERROR_CANCELLED || (status.code() == SH_OK && unit.stale());
         unit.announced = status.code() == SH_NOT_READY;
-        if (status.code() != SH_OK || again) views_.unhold(block, unit);
+        if (status.code() != SH_OK || again) views_.give_up(block, unit);
     } while (again && !parts_.gate.closing());
     if (again && status.ok()) status = parts_.gate.usable();
     if (status.code() != SH_OK) return parts_.gate.note(status);
@@ -251,7 +252,7 @@ Status Access::acquire_many(std::span<const sh_block> ids, sh_stream stream, uin
         Block& block = *parts_.registry.find(ids[i]);
         Unit& unit = parts_.registry.unit(block.unit);
         if (status.code() != SH_OK) {
-            views_.unhold(block, unit);
+            views_.give_up(block, unit);
             continue;
         }
         give(block, unit, stream, view_flags[i], out[i]);

@@ -152,6 +152,7 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
     });
     block->detail->readers--;
     parts_.gate.notify();
+    views_.give(*block);
     const Status ended = views_.end(*block, SH_STREAM_HOST);
     return parts_.gate.note(status.ok() ? ended : status.within(name));
 }

@@ -221,7 +221,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
 Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
     Block* const block = parts_.registry.find(id);
     if (!block) return parts_.unknown_block(id);
-    if (block->held == 0)
+    if (block->held == block->taking)
         return Status(SH_ERROR_INVALID_STATE,
                       parts_.registry.name_of(*block) + " cannot be released: no view of it is held");
     if (parts_.gate.closing()) return parts_.gate.usable();

@@ -9,6 +9,7 @@ Views::Views(Parts& parts, Clearance& clearance)
 
 void Views::hold(Block& block, Unit& unit) {
     take(block, unit);
+    block.taking++;
     if (unit.held == 1 && unit.memory == Memory::unordered) parts_.unordered.hold(unit);
     if (telemetry::trace_on()) [[unlikely]]
         block.detail->held_since_ns = parts_.backend().now_ns();

@@ -37,7 +37,7 @@ public:
     // Ends a view of a resident block and returns true if nothing has to be fenced, loaded, written or reported.
     bool end_plainly(sh_block id, sh_stream stream) noexcept {
         Block* const block = parts_.registry.find(id);
-        if (!block || block->held == 0 || telemetry::trace_on()) [[unlikely]]
+        if (!block || block->held == block->taking || telemetry::trace_on()) [[unlikely]]
             return false;
         Unit& unit = parts_.registry.unit(block->unit);
         if (!unit.plain_release() || parts_.write_back.has_failure()) return false;
@@ -60,9 +60,14 @@ public:
         unit.held--;
         parts_.gate.view_ended();
     }
-    // The same, and does what follows from it outside a capture.
+    // The same for a call that may give up the mutex, and does what follows from it outside a capture. Until the call
+    // has given the view to the engine, or to end(), it alone may end it.
     void hold(Block& block, Unit& unit);
-    void unhold(Block& block, Unit& unit);
+    void give(Block& block) noexcept { block.taking--; }
+    void give_up(Block& block, Unit& unit) {
+        give(block);
+        unhold(block, unit);
+    }
     void fill(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
         const uint32_t size = out->struct_size;
         *out = {size,        (flags & ~kInTime) | flags_,
@@ -80,6 +85,8 @@ public:
     void count_acquire(uint32_t view_flags);
 
 private:
+    void unhold(Block& block, Unit& unit);
+
     Parts& parts_;
     Clearance& clearance_;
     const uint32_t flags_;  // of every view

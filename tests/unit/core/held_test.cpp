@@ -1,5 +1,9 @@
 // Views that are held at once: max_held views fit. One view more is an error that names the holder. An acquire never
 // waits for a release.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
 #include "engine.h"
 
 namespace stagehand::test {
@@ -71,6 +75,61 @@ TEST_P(Held, smallest_budget_of_a_window) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, Held, testing::Values(1u, 2u, 3u));
+
+// A source that waits until it is let go, and fails if it is told so.
+struct SlowSource {
+    std::atomic<bool> asked{false}, let_go{false}, fails{false};
+
+    static int32_t fill(void* buffer, uint64_t, uint64_t bytes, void* self) {
+        auto& at = *static_cast<SlowSource*>(self);
+        at.asked = true;
+        while (!at.let_go) std::this_thread::yield();
+        std::memset(buffer, 7, bytes);
+        return at.fails ? -1 : 0;
+    }
+    sh_block add_to(sh_runtime* runtime) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_FILL;
+        segment.fill = fill;
+        segment.user_data = this;
+        segment.bytes = 2 * kPage;
+        sh_block_desc block = SH_BLOCK_DESC_INIT;
+        block.flags = SH_BLOCK_UNORDERED;
+        block.bytes = 2 * kPage;
+        block.segments = &segment;
+        block.segment_count = 1;
+        sh_block id = 0;
+        EXPECT_SUCCEEDS(sh_register_blocks(runtime, &block, 1, &id));
+        return id;
+    }
+};
+
+// A release without a view of its own would otherwise end the view that another call is about to give, and a failing
+// acquire would end it once more.
+TEST(Holding, no_release_ends_what_an_acquire_under_way_holds) {
+    for (const bool fails : {false, true}) {
+        TestDevice device({.budget_bytes = 16 * kPage});
+        Model model(device, equal_blocks(2, 2 * kPage));
+        SlowSource source;
+        source.fails = fails;
+        const sh_block block = source.add_to(model.runtime());
+        sh_status acquired = SH_OK;
+        std::jthread engine([&] {
+            sh_view view = SH_VIEW_INIT;
+            acquired = sh_acquire(model.runtime(), block, SH_STREAM_HOST, 0, &view);
+        });
+        while (!source.asked) std::this_thread::yield();
+        EXPECT_EQ(sh_release(model.runtime(), block, SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
+        source.let_go = true;
+        engine.join();
+        EXPECT_EQ(acquired, fails ? SH_ERROR_CALLBACK : SH_OK);
+        EXPECT_EQ(sh_release(model.runtime(), block, SH_STREAM_HOST), fails ? SH_ERROR_INVALID_STATE : SH_OK);
+        sh_block_state state = SH_BLOCK_STATE_INIT;
+        SUCCEEDS(sh_block_get_state(model.runtime(), block, &state));
+        EXPECT_EQ(state.held, 0u);
+        SUCCEEDS(model.use(0));
+    }
+}
 
 TEST(Holding, too_many_names_the_holder) {
     TestDevice device({.budget_bytes = 6 * kPage});
