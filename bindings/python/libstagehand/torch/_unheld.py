@@ -75,7 +75,7 @@ class UnheldOperations:
         if computes:
             return self._read(operation, args, kwargs, blocks)
         # A step of another thread may be under way, so nothing is held.
-        if plain and _is_composite(operation):  # the operations that it is made of come here again
+        if plain and _may_view(operation):  # the operations that it is made of come here again
             return operation.decompose(*args, **kwargs)
         return self._by_source(operation, args, kwargs, blocks)
 
@@ -116,7 +116,9 @@ class UnheldOperations:
 
         def on_weight(made: Any) -> Any:
             """Gives a view of the weight for a view of the copy, whatever operation has made it."""
-            if not isinstance(made, torch.Tensor) or made.layout != torch.strided or _address(made) not in copies:
+            if not isinstance(made, torch.Tensor) or made.layout != torch.strided or not made.numel():
+                return made  # tensors without elements have no address to know them by
+            if _address(made) not in copies:
                 return made
             value, copy = copies[_address(made)]
             first = value.storage_offset() + made.storage_offset() - copy.storage_offset()
@@ -314,10 +316,14 @@ def _copies_never(operation: Any) -> bool:
     )
 
 
-def _is_composite(operation: Any) -> bool:
-    """Whether an operation is made of others, so that one of them makes a view if the operation does."""
-    return operation not in _RESOLVE and operation.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
+def _may_view(operation: Any) -> bool:
+    """Whether an operation is made of others, one of which may make a view. Some that never make a view (max_pool1d)
+    read memory by themselves.
+    """
+    return (
+        operation not in _RESOLVE
+        and operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        and any(result.alias_info is not None for result in operation._schema.returns)
     )
 
 
