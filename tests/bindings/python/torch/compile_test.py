@@ -1,5 +1,6 @@
 """torch.compile of a streamed model, of its layers, before and after streaming begins: trap 19."""
 
+import itertools
 import os
 import shutil
 
@@ -25,9 +26,18 @@ def compiled(net, whole):
     return net
 
 
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    ("grad", "whole", "before"),
+    [
+        (False, True, False),
+        (True, False, True),
+        *(
+            pytest.param(*options, marks=pytest.mark.long)
+            for options in itertools.product((False, True), repeat=3)
+            if options not in ((False, True, False), (True, False, True))
+        ),
+    ],
+)
 def test_trap_19_bit_equal(device, tokens, whole, grad, before):
     net = with_lora(Net(layers=4)) if grad else Net(layers=4).requires_grad_(False)
 
@@ -93,7 +103,9 @@ class Reads(nn.Module):
         return x + torch.relu(self.layers[2].up.weight.sum(0)) * 2 + self.layers[1].down.weight[:, 0]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=with_compiler)])
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=[with_compiler, pytest.mark.long])]
+)
 def test_weights_that_other_modules_read(device, backend, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model, x = Reads().requires_grad_(False), torch.randn(2, 64)

@@ -25,6 +25,13 @@ torch.set_num_threads(1)  # the same order of additions in every run
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): tests that run in one process, because they share the GPU")
+    config.addinivalue_line("markers", "long: tests that take long, and run if STAGEHAND_TEST_ALL is set")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("long") and not os.environ.get("STAGEHAND_TEST_ALL"):
+            item.add_marker(pytest.mark.skip(reason="it takes long: STAGEHAND_TEST_ALL=1 runs it"))
 
 
 def pytest_collection_finish():

@@ -20,8 +20,14 @@ class Layers(nn.Module):
         return self.call(x)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    ("backend", "whole"),
+    [
+        *((backend, whole) for backend in ("eager", "aot_eager") for whole in (False, True)),
+        ("inductor", True),
+        pytest.param("inductor", False, marks=pytest.mark.long),
+    ],
+)
 def test_trap_19_compiled_models(device, backend, whole):
     torch._dynamo.reset()
     model, x = Layers(backend, whole), torch.randn(16, 64)

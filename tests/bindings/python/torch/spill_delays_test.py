@@ -40,7 +40,8 @@ def train(steps, around, kept=()):
 @pytest.mark.parametrize(
     ("steps", "options"),
     [
-        (1000, {}),
+        (300, {}),
+        pytest.param(3000, {}, marks=pytest.mark.long),
         (300, {"keep": 900}),
         (300, {"watermarks": (3000, 1000)}),
         (300, {"recompute": True}),

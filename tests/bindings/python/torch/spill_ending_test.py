@@ -28,8 +28,8 @@ with spilled:
     [
         "",
         "import sys; sys.modules['kept'] = kept; sys.modules['spilled'] = spilled",
-        "kept.append(kept)\ndel spilled, device",
-        "import threading; threading.Thread(target=kept.clear).start()",
+        pytest.param("kept.append(kept)\ndel spilled, device", marks=pytest.mark.long),
+        pytest.param("import threading; threading.Thread(target=kept.clear).start()", marks=pytest.mark.long),
     ],
 )
 def test_trap_30_exit_with_copies_in_flight(rest):
@@ -71,7 +71,7 @@ run()
     "scope",
     [
         "st.spill_activations(model, device=device, least=1)",
-        "st.spill_activations(model, device=device, least=1, recompute=True)",
+        pytest.param("st.spill_activations(model, device=device, least=1, recompute=True)", marks=pytest.mark.long),
         "st.stream(model.requires_grad_(False), device)",
     ],
 )

@@ -296,7 +296,7 @@ def test_checkpoints(device, reentrant):
     assert steps(whole, x, device, step(whole, x))[1].tensors
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_compiled_layers(device, backend):
     torch._dynamo.reset()
     model, x = nn.Sequential(Gated(), Gated(), Gated()), torch.randn(8, 64)
