@@ -26,8 +26,6 @@ GENERATED = {
     "backends/cuda/unpack_tiles_ptx.h",
     "bindings/python/libstagehand/_generated.py",
 }
-# Of others, and kept as they are.
-VENDORED = ("tests/bindings/python/torch/vendored/pytorch/",)
 # Written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 # The library never prints and never ends the process; the log's own sink is the one exception.
@@ -62,7 +60,7 @@ def files(root):
     if listed.returncode != 0:
         print("not a git checkout")
         sys.exit(77)
-    names = [name for name in listed.stdout.split("\0") if name and not name.startswith(VENDORED)]
+    names = [name for name in listed.stdout.split("\0") if name]
     return [name for name in names if (pathlib.Path(root) / name).is_file()]
 
 

@@ -14,6 +14,8 @@ run.py system ROOT BUILD
 run.py torch ROOT BUILD
     libstagehand.torch, with the PyTorch of STAGEHAND_TORCH_PYTHON (a Python with it), of ./dev torch, or of this
     Python; skipped if STAGEHAND_TORCH is `later`, because `./dev torch` runs it then
+run.py torch-all ROOT BUILD
+    the same with the tests that take long: all samples of all operators, in STAGEHAND_TEST_ALL
 run.py torch-types ROOT BUILD
     mypy --strict over libstagehand.torch, with that PyTorch
 run.py tutorial ROOT BUILD PAGE
@@ -123,26 +125,24 @@ def torch(work):
     site = unpacked(work)
     python = torch_python("pytest")
     plugin, command = BUILD / "backends/fault/stagehand-fault.so", BUILD / "cli/stagehand"
-    vendored = HERE / "torch/vendored"
-    # PyTorch's own tests of autograd change the state of a process, so they have processes of their own.
-    for tests in ([f"--ignore={vendored}", HERE / "torch"], [vendored]):
-        run(
-            python,
-            "-X",
-            "faulthandler",
-            "-m",
-            "pytest",
-            "-q",
-            "-rs",
-            "-p",
-            "no:cacheprovider",
-            "--import-mode=importlib",
-            *torch_workers(python),
-            *tests,
-            PYTHONPATH=site,
-            FAULT_BACKEND=str(plugin if plugin.exists() else ""),
-            STAGEHAND_COMMAND=str(command if command.exists() else ""),
-        )
+    run(
+        python,
+        "-X",
+        "faulthandler",
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        *torch_workers(python),
+        HERE / "torch",
+        PYTHONPATH=site,
+        FAULT_BACKEND=str(plugin if plugin.exists() else ""),
+        STAGEHAND_COMMAND=str(command if command.exists() else ""),
+        STAGEHAND_TEST_ALL="1" if WHAT == "torch-all" else "",
+    )
 
 
 def torch_workers(python):
@@ -311,6 +311,7 @@ def main():
             "tutorial": tutorial,
             "example": example,
             "torch": torch,
+            "torch-all": torch,
             "torch-types": torch_types,
         }[WHAT](work)
     finally:

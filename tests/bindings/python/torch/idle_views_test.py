@@ -49,7 +49,7 @@ def samples():
         if kind is None or operation.name in (*COPIES, *RANDOM):
             continue
         found = 0
-        for sample in operation.sample_inputs("cpu", kind, requires_grad=False):
+        for sample in operation.sample_inputs_func(operation, "cpu", kind, False):
             weight = sample.input
             if found == 2 or not isinstance(weight, torch.Tensor) or weight.layout != torch.strided:
                 break

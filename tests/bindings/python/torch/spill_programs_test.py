@@ -14,7 +14,8 @@ from programs import Program
 from spilling import away, spilling
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PROGRAMS, SEED = int(os.environ.get("STAGEHAND_PROGRAMS", 5)), int(os.environ.get("STAGEHAND_SEED", 1))
+ALL = os.environ.get("STAGEHAND_TEST_ALL")
+PROGRAMS, SEED = int(os.environ.get("STAGEHAND_PROGRAMS", 100 if ALL else 5)), int(os.environ.get("STAGEHAND_SEED", 1))
 LENGTH = 25
 OPTIONS = {
     "all leave": {},

@@ -1,16 +1,14 @@
 """Tensors that autograd saves before the kernel that fills them runs. No version tells of such a write. With checksums
-the spiller waits for each copy, so that a copy that begins too early always has the wrong bytes.
+the spiller waits for each copy, so that a copy that begins too early always has the wrong bytes. `operators_test.py`
+does so with all operators.
 """
 
-import itertools
-import random
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from models import equal
-from operators import op_db
 from spilling import away, nothing_is_left, spilling
 
 OPTIONS = [
@@ -24,78 +22,11 @@ OPTIONS = [
 ]
 
 
-def tensors_in(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [one for inner in value for one in tensors_in(inner)]
-    return []
-
-
-def results(operator, variant, between=lambda: None):
-    """The gradients of an operator's first samples. The samples are made anew, because some calls write to them."""
-    random.seed(1)
-    torch.manual_seed(1)
-    samples = list(itertools.islice(operator.sample_inputs_func(operator, "cpu", torch.float32, True), 3))
-    for sample in samples:
-        if isinstance(sample.input, torch.Tensor):
-            leaves = tensors_in([sample.input, sample.args, list(sample.kwargs.values())])
-            given = sample.input.clone() if variant is operator.inplace_variant else sample.input
-            torch.manual_seed(2)
-            try:
-                out = variant(given, *sample.args, **sample.kwargs)
-            except RuntimeError:
-                continue  # the result of some samples does not fit in their place
-            outs = [one for one in tensors_in(out) if one.requires_grad and one.dtype.is_floating_point]
-            leaves = [one for one in leaves if one.requires_grad]
-            between()
-            if outs and leaves:
-                found = torch.autograd.grad([one.sum() for one in outs], leaves, allow_unused=True)
-                yield [one.nan_to_num() for one in found if one is not None and one.layout == torch.strided]
-
-
 def gone(spilled):
     """The bytes that have left, without those that wait for a node."""
     (one,) = spilled._devices.values()
     one.collect(one.stream(), all=True)
     return one.spiller.stats().away_bytes
-
-
-class Watched(torch.autograd.graph.saved_tensors_hooks):
-    """Hooks that see whether a saved tensor is written later, without a change of its version."""
-
-    def __init__(self):
-        super().__init__(self.pack, self.unpack)
-        self.late = False
-
-    def pack(self, tensor):
-        return tensor, tensor.detach().clone(), tensor._version
-
-    def unpack(self, packed):
-        tensor, before, version = packed
-        strided = tensor.layout == torch.strided and tensor._version == version
-        self.late |= strided and not torch.equal(tensor.nan_to_num(), before.nan_to_num())
-        return tensor
-
-
-def test_all_operators(device):
-    """Their gradients are the same under spilling."""
-    late, wrong, compared = set(), set(), 0
-    spilled = spilling(None, device, checksums=True)
-    for operator in op_db:
-        if operator.supports_autograd and torch.float32 in operator.supported_backward_dtypes("cpu"):
-            inplace = operator.inplace_variant if operator.supports_inplace_autograd else None
-            for variant in filter(None, (operator.op, inplace)):
-                watched = Watched()
-                with watched:
-                    want = list(results(operator, variant))
-                with spilled:
-                    got = list(results(operator, variant, lambda: away(spilled)))
-                compared += len(want)
-                late |= {operator.name} if watched.late else set()
-                wrong |= set() if len(got) == len(want) and all(map(equal, got, want)) else {operator.name}
-    assert compared > 1000 and "nn.functional.rrelu" in late
-    assert not wrong and nothing_is_left(spilled)
 
 
 def noisy(kind):
