@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/once_more.h"
 
 namespace stagehand::transfer {
 
@@ -94,10 +95,11 @@ void Slots::revive() {
 void Slots::free() {
     bool in_use = false;
     for (auto* list : {&in_flight_, &retired_})
-        for (Slot* slot : *list) in_use |= !slot->recorded || !device_->event_synchronize(slot->event).ok();
+        for (Slot* slot : *list)
+            in_use |= !slot->recorded || !once_more([&] { return device_->event_synchronize(slot->event); }).ok();
     for (Slot& slot : slots_) {
         if (!slot.event) continue;
-        if (Status status = device_->event_destroy(slot.event); !status.ok())
+        if (Status status = once_more([&] { return device_->event_destroy(slot.event); }); !status.ok())
             log_line(SH_LOG_WARNING, "%s", status.text());
     }
     if (in_use) {
