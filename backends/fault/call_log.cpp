@@ -122,6 +122,16 @@ uint64_t CallLog::count_of(Call call) const {
     return counts_[static_cast<size_t>(call)];
 }
 
+void CallLog::succeed(Call call) {
+    std::lock_guard lock(mutex_);
+    ++successes_[static_cast<size_t>(call)];
+}
+
+uint64_t CallLog::successes_of(Call call) const {
+    std::lock_guard lock(mutex_);
+    return successes_[static_cast<size_t>(call)];
+}
+
 uint64_t CallLog::random_delay_ns() {
     random_ += 0x9e3779b97f4a7c15u;
     uint64_t mixed = random_;

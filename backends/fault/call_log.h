@@ -74,6 +74,9 @@ public:
     void counters(sh_fault_counters_info* out) const;
     const char* name_at(uint64_t index) const;
     uint64_t count_of(Call call) const;
+    // The wrapped backend has done what it was asked to do.
+    void succeed(Call call);
+    uint64_t successes_of(Call call) const;
 
 private:
     uint64_t random_delay_ns();
@@ -83,7 +86,7 @@ private:
     std::vector<Call> calls_;  // the first calls, at most 2^24
     uint64_t total_ = 0;
     uint64_t failures_ = 0;
-    std::array<uint64_t, kCalls> counts_ = {};
+    std::array<uint64_t, kCalls> counts_ = {}, successes_ = {};
     bool open_ = false;
 
     bool any_call_ = true;

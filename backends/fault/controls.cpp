@@ -41,6 +41,12 @@ const char* sh_fault_call_name(uint64_t index) {
     return log ? log->name_at(index) : nullptr;
 }
 
+uint64_t sh_fault_success_count(const char* name) {
+    const auto log = latest_log();
+    Call call = Call::device_open;
+    return log && name && call_named(name, &call) ? log->successes_of(call) : 0;
+}
+
 uint64_t sh_fault_call_count(const char* name) {
     const auto log = latest_log();
     Call call = Call::device_open;

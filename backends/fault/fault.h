@@ -74,6 +74,9 @@ SH_API const char* sh_fault_call_name(uint64_t index);
 /** Returns the number of calls of the member `call`, or 0 for an unknown name. */
 SH_API uint64_t sh_fault_call_count(const char* call);
 
+/** Returns the number of calls of the member `call` that the wrapped backend has answered without an error. */
+SH_API uint64_t sh_fault_success_count(const char* call);
+
 #ifdef __cplusplus
 }
 #endif

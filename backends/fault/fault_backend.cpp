@@ -64,6 +64,7 @@ sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*membe
             return injected(status, call);
         }
         const sh_status status = (device.wrapped->*member)(device.inner, arguments...);
+        if (status >= 0) device.log->succeed(call);
         return status < 0 ? fail(status, "%s", device.wrapped->last_error()) : status;
     });
 }

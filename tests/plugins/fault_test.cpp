@@ -25,6 +25,7 @@ protected:
         load(library, "sh_fault_counters", &counters_);
         load(library, "sh_fault_call_name", &call_name_);
         load(library, "sh_fault_call_count", &call_count_);
+        load(library, "sh_fault_success_count", &success_count_);
     }
     void TearDown() override {
         if (device_) backend_->device_close(device_);
@@ -60,6 +61,7 @@ protected:
     decltype(sh_fault_counters)* counters_ = nullptr;
     decltype(sh_fault_call_name)* call_name_ = nullptr;
     decltype(sh_fault_call_count)* call_count_ = nullptr;
+    decltype(sh_fault_success_count)* success_count_ = nullptr;
 };
 
 TEST_F(Fault, FailsTheNthCallOnce) {
@@ -96,6 +98,7 @@ TEST_F(Fault, FailsOnlyTheCallThatIsNamed) {
     EXPECT_EQ(backend_->stream_create(device_, &streams[2]), SH_ERROR_OUT_OF_HOST_MEMORY);
     EXPECT_EQ(backend_->stream_create(device_, &streams[3]), SH_OK);
     EXPECT_EQ(call_count_("stream_create"), 4u);
+    EXPECT_EQ(success_count_("stream_create"), 2u);
     EXPECT_EQ(call_count_("memory_info"), 2u);
     EXPECT_EQ(call_count_("no_such_call"), 0u);
 }

@@ -1,16 +1,11 @@
-// A failure at every single call into the backend: the library returns a clean error, shows no wrong byte and loses no
-// changes of the engine. The runtime goes on, or says that it is lost.
-#include <cstring>
-#include <functional>
-#include <set>
+// What a lost device and calls that keep failing do to a runtime, and what is left of a plan or of a runtime that
+// failed. tests/matrix has a failure at every single call.
 #include <thread>
 
 #include "base/size_text.h"
 #include "engine.h"
 #include "fault/fault.h"
-#include "host/host_backend.h"
 #include "plugin.h"
-#include "scale.h"
 
 namespace stagehand::test {
 namespace {
@@ -21,198 +16,13 @@ Function* control(const char* name) {
     return plugin_function<Function>("stagehand-fault.so", name);
 }
 
-uint64_t failures() {
-    sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
-    return control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters) == SH_OK ? counters.failures : 0;
-}
-
-const char* call_name(uint64_t index) {
-    const char* const name = control<decltype(sh_fault_call_name)>("sh_fault_call_name")(index);
-    return name ? name : "?";
-}
-
-// One run in which some calls fail. A failed operation is tried again. Forbidden results are noted.
-class FaultyRun {
-public:
-    // `lasting` means that the failures go on until they are switched off after the steps. Operations need not succeed
-    // before that.
-    explicit FaultyRun(const std::string& plan, bool lasting = false) : all_comes_back_(!lasting), lasting_(lasting) {
-        settings_.name = "fault";
-        settings_.options = "wrap=" + device_under_test() +
-                            (on_host_backend() ? ";capacity=64MiB;staging_piece=8KiB;poison=1;" : ";") + plan;
-        settings_.budget_bytes = 16 * kPage;
-        settings_.staging_bytes = 16 * kPage;
-        settings_.link_bytes_per_second = 0;  // measured, so that it may fail too
-    }
-
-    void run() {
-        std::unique_ptr<TestDevice> device;
-        try {
-            device = std::make_unique<TestDevice>(settings_);
-        } catch (const std::exception&) {  // opened again it would fail at the same call
-            EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device that could not be opened is open";
-            return;
-        }
-        {
-            std::unique_ptr<Model> model;
-            if (!make([&] { model = std::make_unique<Model>(*device, specs()); })) return;
-            sh_stream stream = 0;
-            if (!make([&] { stream = device->stream(); })) return;
-            work(*model, stream);
-            if (lasting_) control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
-            finish(*device, *model);
-        }
-        device.reset();
-        EXPECT_TRUE(host::all_memory_statistics().empty()) << "the device is still open";
-    }
-
-private:
-    static constexpr int kAttempts = 4;
-
-    static std::vector<BlockSpec> specs() {
-        std::vector<BlockSpec> specs = unequal_blocks(8, Origin::pinned);
-        specs[1].origin = specs[4].origin = Origin::pageable;
-        specs[3].origin = Origin::fill;
-        specs[7] = {3 * kPage, Origin::pageable, SH_BLOCK_MUTABLE};
-        specs.push_back({3 * kPage, Origin::pinned, SH_BLOCK_MUTABLE});
-        specs.push_back({2 * kPage, Origin::pinned, SH_BLOCK_UNORDERED});
-        specs.push_back({3 * kPage, Origin::pageable, SH_BLOCK_UNORDERED});
-        return specs;
-    }
-
-    bool make(const std::function<void()>& thing) {
-        std::string error;
-        for (int k = 0; k < kAttempts; k++) {
-            try {
-                thing();
-                return true;
-            } catch (const std::exception& failure) {
-                error = failure.what();
-            }
-        }
-        if (!lasting_) ADD_FAILURE() << error;
-        return false;
-    }
-
-    // Returns true if the call succeeded in the end, and false if the runtime is lost.
-    bool attempt(const char* what, const std::function<sh_status()>& call) {
-        sh_status status = SH_OK;
-        for (int k = 0; k < kAttempts; k++) {
-            status = call();
-            if (status == SH_OK) return true;
-            EXPECT_LT(status, 0) << what;
-            EXPECT_NE(status, SH_ERROR_INTERNAL) << what << ": " << why();
-            EXPECT_FALSE(why().empty());
-            if (status == SH_ERROR_RUNTIME_LOST || status == SH_ERROR_DEVICE_LOST) {
-                lost_ = true;
-                return false;
-            }
-        }
-        if (!lasting_) ADD_FAILURE() << what << " does not recover: " << status << ", " << why();
-        return false;
-    }
-
-    bool use(Model& model, size_t i, sh_stream stream, bool change) {
-        sh_view view = SH_VIEW_INIT;
-        if (!attempt("acquire", [&] { return sh_acquire(model.runtime(), model.id(i), stream, 0, &view); }))
-            return false;
-        const bool launched = attempt("compare", [&] { return model.compare(i, view, stream); });
-        if (launched && change) {
-            EXPECT_SUCCEEDS(model.overwrite(i, view, ++version_));
-        }
-        // A release may return an error, but the view is released all the same.
-        const sh_status released = sh_release(model.runtime(), model.id(i), stream);
-        if (released == SH_ERROR_RUNTIME_LOST) lost_ = true;
-        return launched && !lost_;
-    }
-
-    void work(Model& model, sh_stream stream) {
-        if (!attempt("schedule", [&] { return model.schedule(forward(9)); })) return;
-        for (int k = 0; k < 3; k++) {
-            if (!attempt("step_begin", [&] { return sh_step_begin(model.runtime()); })) return;
-            for (size_t i = 0; i < 9; i++)
-                if (!use(model, i, i >= 7 || k == 1 ? SH_STREAM_HOST : stream, i >= 7)) return;
-            for (size_t i = 9; i < 11; i++)
-                if (!use(model, i, k == 1 ? stream : SH_STREAM_HOST, false)) return;
-            const sh_status ended = sh_step_end(model.runtime());
-            EXPECT_LE(ended, 0);
-            if (ended == SH_ERROR_RUNTIME_LOST) lost_ = true;
-            if (lost_) return;
-        }
-    }
-
-    void finish(TestDevice& device, Model& model) {
-        if (lost_) {
-            EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_RUNTIME_LOST);
-            EXPECT_EQ(model.use(0), SH_ERROR_RUNTIME_LOST);
-            EXPECT_EQ(model.stats().lost, 1u);
-        } else {
-            lasting_ = false;
-            attempt("synchronize", [&] { return sh_runtime_synchronize(model.runtime()); });
-            attempt("write_back", [&] { return sh_write_back_all(model.runtime()); });
-            for (const size_t i : {size_t(7), size_t(8)})
-                EXPECT_EQ(model.source(i).read(), *model.truth(i))
-                    << "what the engine changed in block " << i << " is lost";
-        }
-        device.synchronize();
-        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-        model.destroy();
-        sh_memory_info memory = SH_MEMORY_INFO_INIT;
-        sh_status status = sh_device_get_memory(device.get(), &memory);
-        if (status != SH_OK) status = sh_device_get_memory(device.get(), &memory);
-        EXPECT_EQ(status, SH_OK);
-        EXPECT_LE(memory.peak_bytes, memory.budget_bytes);
-        if (!all_comes_back_) return;  // when giving back fails again and again, it comes back when the device closes
-        EXPECT_EQ(memory.used_bytes, 0u);
-        for (const host::MemoryStatistics& host : host::all_memory_statistics()) {
-            EXPECT_EQ(host.pages, 0u);
-            EXPECT_EQ(host.file_bytes, 0u);
-        }
-    }
-
-    DeviceSettings settings_;
-    uint64_t version_ = 0;
-    bool lost_ = false;
-    const bool all_comes_back_;
-    bool lasting_;
-};
-
 class Faults : public testing::Test {
 protected:
     void SetUp() override {
         if (!std::getenv("STAGEHAND_BACKEND_PATH"))
             GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
     }
-
-    // Repeats runs in which the n-th call fails, for n = first, first + stride, ..., until a run meets no failure. A
-    // GPU tests only some of these n.
-    void every_call(uint64_t first, uint64_t stride, const std::function<std::string(uint64_t)>& plan,
-                    bool lasting = false) {
-        if (!on_host_backend()) stride *= 7;
-        for (uint64_t n = first;; n += stride) {
-            SCOPED_TRACE("call " + std::to_string(n));
-            FaultyRun run(plan(n), lasting);
-            run.run();
-            if (failures() == 0) {
-                EXPECT_GT(n, 100u) << "the run is too short to mean anything";
-                return;
-            }
-            if (HasFailure()) {
-                ADD_FAILURE() << "the call that failed: " << call_name(n);
-                return;
-            }
-        }
-    }
 };
-
-TEST_F(Faults, one_failure_at_every_call) {
-    const uint64_t stride = scaled_stride(1);
-    every_call(1, stride, [stride](uint64_t n) {
-        constexpr sh_status kinds[] = {SH_ERROR_BACKEND, SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_OUT_OF_HOST_MEMORY,
-                                       SH_ERROR_INVALID_HANDLE};
-        return "fail_at=" + std::to_string(n) + ";fail_status=" + std::to_string(kinds[n / stride % std::size(kinds)]);
-    });
-}
 
 // A worker writes a mutable block in pageable memory back, and its copy fails. Another such block is held meanwhile.
 struct FailingWriteBack {
@@ -327,34 +137,6 @@ TEST_F(Faults, bytes_that_were_not_written_back_are_not_counted) {
     const sh_block_state state = failing.model.state(0);
     EXPECT_EQ(failing.model.stats().bytes_to_host, state.resident_bytes + state.streamed_bytes);
     SUCCEEDS(sh_release(failing.model.runtime(), failing.model.id(2), SH_STREAM_HOST));
-}
-
-// The device denies once that it knows a stream. The library still waits for the work that is queued on the stream.
-TEST_F(Faults, a_stream_is_denied_while_it_is_late) {
-    if (!on_host_backend()) GTEST_SKIP() << "only the host backend can be slow";
-    every_call(1, scaled_stride(29), [](uint64_t n) {
-        return "jitter_us=3000;jitter_seed=" + std::to_string(n) +
-               ";fail_status=" + std::to_string(SH_ERROR_INVALID_HANDLE) + ";fail_at=" + std::to_string(n);
-    });
-}
-
-TEST_F(Faults, several_failures_in_a_row) {
-    every_call(
-        1, scaled_stride(3), [](uint64_t n) { return "fail_count=3;fail_at=" + std::to_string(n); }, true);
-}
-
-TEST_F(Faults, everything_fails_from_some_call_on) {
-    every_call(
-        1, scaled_stride(1), [](uint64_t n) { return "fail_count=0;fail_at=" + std::to_string(n); }, true);
-}
-
-// The failing copies and waits do not depend on the time at which they run.
-TEST_F(Faults, one_failure_while_every_call_is_delayed) {
-    every_call(1, scaled_stride(17), [](uint64_t n) {
-        const std::string seed = std::to_string(n);
-        return "delay_us=60;delay_seed=" + seed + (on_host_backend() ? ";jitter_us=200;jitter_seed=" + seed : "") +
-               ";fail_at=" + seed;
-    });
 }
 
 // A failed plan leaves the runtime without a plan, but with the memory that it had.

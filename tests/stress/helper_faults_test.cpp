@@ -1,5 +1,4 @@
-// A failure at every single call into a helper, or into the device that it helps, once or from then on. No byte is
-// wrong. Failures of the helper are no failures of the engine's calls: the helper is left out.
+// A failure at every single call into a device that helps to pause and to spill, or into the device that it helps.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,92 +12,6 @@ namespace {
 class HelperFaults : public FailingHelpers {
 protected:
     static constexpr const char* kLate = ";bandwidth=100MB/s;jitter_us=5000";
-
-    // Two steps of a model that is streamed with a helper. Steps whose weights were wrong are told of, once, and the
-    // next ones are right.
-    template <Origin kOrigin>
-    static void run(const std::string& device_plan, const std::string& helper_plan, bool may_fail, Result* out) {
-        const bool helper_fails = !helper_plan.empty();
-        Pair pair;
-        if (!pair.open_both(14 * kMiB, device_plan, helper_plan)) {
-            out->failures = 1;
-            return;
-        }
-        std::unique_ptr<TestDevice>&device = pair.device, &helper = pair.helper;
-        std::unique_ptr<Model> model;
-        for (int k = 0; k < 4 && !model; k++) {
-            try {
-                model = std::make_unique<Model>(*device, equal_blocks(4, 5 * kMiB, kOrigin));
-            } catch (const std::exception& error) {
-                EXPECT_TRUE(may_fail) << error.what();
-            }
-        }
-        ASSERT_TRUE(model);
-        bool told = false;
-        const auto attempt = [&](const auto& call) {
-            expect_success(
-                [&] {
-                    sh_status status = call();
-                    // A load that fails with its helper, and what was brought before.
-                    for (int k = 0; k < 2 && status < 0 && helper_fails && tells_of_a_helper(); k++) {
-                        told = true;
-                        status = call();
-                    }
-                    return status;
-                },
-                may_fail);
-        };
-        attempt([&] { return model->schedule(forward(4)); });
-        sh_stream stream = 0;
-        attempt([&] { return sh_stream_create(device->get(), &stream); });
-        uint64_t wrong = 0;
-        for (int step = 0; step < 2 || (told && step < 4); step++) {
-            told = false;
-            for (size_t i = 0; i < 4; i++) attempt([&] { return model->use(i, i % 2 ? stream : SH_STREAM_HOST); });
-            attempt([&] { return sh_stream_synchronize(device->get(), stream); });
-            attempt([&] { return sh_runtime_synchronize(model->runtime()); });
-            EXPECT_TRUE(told || model->wrong_uses() == wrong) << "step " << step << ": " << model->first_wrong();
-            wrong = model->wrong_uses();
-        }
-        EXPECT_FALSE(told) << "a helper that is left out has failed again";
-        out->lost = wrong;
-        out->helped = model->stats().helped_bytes;
-        out->failures = failures();
-        attempt([&] { return sh_trim(model->runtime(), 0, nullptr); });
-        attempt([&] { return model->use(0, stream); });
-        attempt([&] { return sh_stream_synchronize(device->get(), stream); });
-        attempt([&] { return sh_runtime_synchronize(model->runtime()); });
-        EXPECT_TRUE(told || model->wrong_uses() == wrong) << model->first_wrong();
-        model->destroy();
-        if (helper_fails) {
-            EXPECT_EQ(device->memory().used_bytes, 0u) << "the device has lost memory because the helper has failed";
-        }
-        model.reset();
-        device.reset();
-        helper.reset();
-        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
-    }
-
-    // Ends the model at the first failure. The helper is slow and begins its copies late, so that they use memory that
-    // is freed too early.
-    static void end_at_a_failure(const std::string&, const std::string& helper_plan, bool, Result* out) {
-        Pair pair;
-        if (!pair.open_both(14 * kMiB, "", helper_plan + kLate)) {
-            out->failures = 1;
-            return;
-        }
-        auto model = std::make_unique<Model>(*pair.device, equal_blocks(4, 5 * kMiB));
-        SUCCEEDS(model->schedule(forward(4)));
-        const sh_stream stream = pair.device->stream();
-        for (size_t k = 0; k < 8 && !failures(); k++) (void)model->use(k % 4, stream);
-        out->helped = model->stats().helped_bytes;
-        out->failures = failures();
-        model->destroy();
-        EXPECT_EQ(pair.device->memory().used_bytes, 0u);
-        model.reset();
-        pair = Pair();
-        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
-    }
 
     // Two pauses whose contents a helper carries a part of.
     static void pause_twice(const std::string& device_plan, const std::string& helper_plan, bool may_fail,
@@ -134,12 +47,6 @@ protected:
         EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
     }
 };
-
-TEST_F(HelperFaults, one_call_of_the_helper_fails) { every_call(run<Origin::pinned>, "1", true); }
-TEST_F(HelperFaults, the_helper_is_gone_from_one_call_on) { every_call(run<Origin::pinned>, "0", true); }
-TEST_F(HelperFaults, a_model_ends_when_a_late_helper_is_gone) { every_call(end_at_a_failure, "0", true); }
-TEST_F(HelperFaults, the_helper_goes_in_a_copy) { every_copy(run<Origin::pinned>, "copy_to_device"); }
-TEST_F(HelperFaults, one_call_of_the_device_fails) { every_call(run<Origin::pinned>, "1", false); }
 
 // What was known to be right before a failure is not told of, and not loaded again.
 TEST_F(HelperFaults, only_loads_that_nobody_has_looked_at_since_are_lost) {
@@ -192,9 +99,6 @@ protected:
 private:
     uint64_t least_ = 0;
 };
-
-// Pieces that workers have read, which are issued while other loads begin.
-TEST_F(SmallCopyFaults, the_helper_goes_in_a_copy_of_a_worker) { every_copy(run<Origin::pageable>, "copy_to_device"); }
 
 class HelpedPauseFaults : public SmallCopyFaults {
 protected:

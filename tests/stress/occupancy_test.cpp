@@ -1,5 +1,5 @@
-// Memory of engines that comes and goes: a failure at every call into the backend, and several threads against a model
-// that predicts each status and each byte.
+// Memory of engines that comes and goes: what single failures leave, and several threads, with and without failures,
+// against a model that predicts each status and each byte.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -59,55 +59,7 @@ protected:
         sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
         return control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters) == SH_OK ? counters.failures : 0;
     }
-
-    // Three cycles of a tag with all kinds of memory, then one of a tag that is freed in a pause. If nothing works for
-    // good, nobody can tell the library that the copies of a failed pause have ended. The engine's writes do no harm to
-    // such copies, because nobody uses their bytes. ThreadSanitizer knows nothing of that.
-    static void work(sh_device* device, uint64_t n, Unpinning unpinning, bool for_good) {
-        Engine weights(device, "weights", n, true), freed(device, "freed", n + 1, true);
-        constexpr uint64_t kSizes[] = {1000, 70'000, 2 << 20, (4 << 20) + 65'537};
-        for (const uint64_t bytes : kSizes)
-            for (const uint32_t contents : {SH_CONTENTS_STAGE, SH_CONTENTS_DROP, SH_CONTENTS_ZERO}) {
-                weights.alloc(bytes, contents, contents == SH_CONTENTS_STAGE && bytes % 2);
-                if (contents == SH_CONTENTS_STAGE) freed.alloc(bytes, contents);
-            }
-        if (n % 4 == 0) weights.alloc((2 << 20) + 65'536, SH_CONTENTS_FILE);
-        for (int cycle = 0; cycle < 3; cycle++) {
-            for (int k = 0; k < 4 && !weights.released(); k++) weights.pause();
-            for (int k = 0; k < 4 && weights.released(); k++) weights.resume();
-            if (for_good) host::wait_for_all_work();
-            for (size_t i = 0; i < weights.size(); i += 3) cycle ? weights.touch(i) : weights.write(i);
-        }
-        for (int k = 0; k < 4 && !freed.released(); k++) freed.pause();
-        for (int k = 0; k < 12 && freed.size(); k++) freed.free(0);
-        control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
-        weights.finish();
-        freed.finish();
-        expect_nothing_left(device, unpinning);
-    }
-
-    static void every_call(uint64_t stride, uint64_t in_a_row) {
-        for (uint64_t n = 2;; n += stride) {
-            SCOPED_TRACE("call " + std::to_string(n));
-            sh_device* const device =
-                open_device("fail_at=" + std::to_string(n) + ";fail_count=" + std::to_string(in_a_row));
-            if (!device) continue;
-            work(device, n, in_a_row == 1 ? Unpinning::works : Unpinning::may_fail, in_a_row == 0);
-            const bool none = failures() == 0;
-            sh_device_close(device);
-            EXPECT_TRUE(host::all_memory_statistics().empty()) << "the device is still open";
-            if (testing::Test::HasFailure()) return;
-            if (!none) continue;
-            EXPECT_GT(n, 200u) << "the run is too short to mean anything";
-            return;
-        }
-    }
 };
-
-TEST_F(Occupancy, one_failure_at_every_call) { every_call(scaled_stride(5), 1); }
-TEST_F(Occupancy, two_failures_in_a_row_at_every_call) { every_call(scaled_stride(11), 2); }
-TEST_F(Occupancy, five_failures_in_a_row_at_every_call) { every_call(scaled_stride(19), 5); }
-TEST_F(Occupancy, nothing_works_from_a_call_on) { every_call(scaled_stride(15), 0); }
 
 // The device goes away while calls fail: nothing but what the driver keeps is left.
 TEST_F(Occupancy, a_device_that_closes_with_memory_leaves_nothing) {

@@ -27,17 +27,13 @@ private:
 
 class SpillEngine {
 public:
-    struct Manner {
-        bool faulty = false;   // calls of the library and of the stream may fail, and are tried again
-        bool on_host = false;  // the engine computes on the calling thread
-    };
-    SpillEngine(sh_device* device, const sh_spiller_options& options, uint64_t seed, const Manner& manner);
+    SpillEngine(sh_device* device, const sh_spiller_options& options, uint64_t seed);
     ~SpillEngine();
     SpillEngine(const SpillEngine&) = delete;
     SpillEngine& operator=(const SpillEngine&) = delete;
 
-    // A forward that saves tensors, and a backward that restores them. False: a call failed again and again.
-    bool step(uint64_t tensors);
+    // A forward that saves tensors, and a backward that restores them.
+    void step(uint64_t tensors);
     // Ends tickets that steps have left over, and waits for the stream.
     void finish();
     void trim();
@@ -52,13 +48,11 @@ private:
         uint64_t bytes = 0;
         uint8_t* memory = nullptr;    // of the engine, until the library names the ticket
         uint8_t* prefetch = nullptr;  // given for a prefetch
-        sh_ticket ticket = 0;         // 0: the library did not take the tensor
+        sh_ticket ticket = 0;         // 0: it has ended
     };
 
-    template <class Call>
-    sh_status again(Call&& call);
-    bool launch(void (*work)(void*), void* argument);
-    bool write(uint8_t* memory, uint64_t bytes, uint64_t seed);
+    void launch(void (*work)(void*), void* argument);
+    void write(uint8_t* memory, uint64_t bytes, uint64_t seed);
     void compare(const uint8_t* memory, uint64_t bytes, uint64_t seed);
     void save(uint64_t bytes, uint64_t key);
     void collect(uint32_t flags);
@@ -69,7 +63,6 @@ private:
     uint64_t random(uint64_t below) { return std::uniform_int_distribution<uint64_t>(0, below - 1)(random_); }
 
     sh_device* const device_;
-    const bool faulty_, on_host_;
     sh_stream stream_ = 0;
     sh_spiller* spiller_ = nullptr;
     StreamOrderedMemory memory_;
@@ -78,7 +71,6 @@ private:
     std::vector<std::unique_ptr<Tensor>> kept_on_;  // of earlier steps
     uint64_t next_seed_ = 1;
     uint64_t number_ = 0;
-    bool gave_up_ = false;
     std::atomic<uint64_t> compared_{0}, wrong_{0};
 };
 

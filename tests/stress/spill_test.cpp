@@ -1,10 +1,7 @@
-// Spilling under random delays, with several engines at once, and with a failure at every call into the backend: every
-// restored byte is right, memory that the library gave back may be used again at once, and nothing is leaked.
+// Spilling under random delays, and with several engines at once: every restored byte is right, memory that the library
+// gave back may be used again at once, and nothing is leaked.
 #include <thread>
 
-#include "fault/fault.h"
-#include "host/host_backend.h"
-#include "plugin.h"
 #include "scale.h"
 #include "spill_engine.h"
 
@@ -13,12 +10,12 @@
 namespace stagehand::test {
 namespace {
 
-sh_device* open_spill_device(const char* name, const std::string& options) {
+sh_device* open_spill_device(const std::string& options) {
     sh_device_options wanted = SH_DEVICE_OPTIONS_INIT;
     wanted.backend_options = options.c_str();
     wanted.budget_bytes = 1 << 20;
     sh_device* device = nullptr;
-    ignore(sh_device_open(name, &wanted, &device));
+    ignore(sh_device_open("host", &wanted, &device));
     return device;
 }
 
@@ -44,11 +41,11 @@ void expect_right(SpillEngine& engine) {
 }
 
 TEST(Spill, a_thousand_steps_with_random_delays) {
-    sh_device* const device = open_spill_device("host", "capacity=64MiB;jitter_us=60;bandwidth=4GB/s");
+    sh_device* const device = open_spill_device("capacity=64MiB;jitter_us=60;bandwidth=4GB/s");
     ASSERT_TRUE(device) << why();
     {
-        SpillEngine engine(device, small_bounds(300'000), 1, {});
-        for (uint64_t k = 0; k < scaled(1000) && !testing::Test::HasFailure(); k++) EXPECT_TRUE(engine.step(12));
+        SpillEngine engine(device, small_bounds(300'000), 1);
+        for (uint64_t k = 0; k < scaled(1000) && !testing::Test::HasFailure(); k++) engine.step(12);
         expect_right(engine);
         EXPECT_GT(engine.stats().spilled, scaled(1000) * 3);
         EXPECT_GT(engine.stats().prefetched, scaled(1000));
@@ -58,13 +55,13 @@ TEST(Spill, a_thousand_steps_with_random_delays) {
 }
 
 TEST(Spill, several_engines_on_one_device) {
-    sh_device* const device = open_spill_device("host", "capacity=64MiB;jitter_us=20");
+    sh_device* const device = open_spill_device("capacity=64MiB;jitter_us=20");
     ASSERT_TRUE(device) << why();
     std::vector<std::thread> threads;
     for (uint64_t seed = 1; seed <= 3; seed++)
         threads.emplace_back([device, seed] {
-            SpillEngine engine(device, small_bounds(seed * 100'000), seed, {});
-            for (uint64_t k = 0; k < scaled(200) && !testing::Test::HasFailure(); k++) EXPECT_TRUE(engine.step(16));
+            SpillEngine engine(device, small_bounds(seed * 100'000), seed);
+            for (uint64_t k = 0; k < scaled(200) && !testing::Test::HasFailure(); k++) engine.step(16);
             expect_right(engine);
         });
     for (std::thread& thread : threads) thread.join();
@@ -73,7 +70,7 @@ TEST(Spill, several_engines_on_one_device) {
 
 // One spiller, used by the thread of the forward, by that of the backward, and by a garbage collector.
 TEST(Spill, calls_of_several_threads_on_one_spiller) {
-    sh_device* const device = open_spill_device("host", "capacity=64MiB");
+    sh_device* const device = open_spill_device("capacity=64MiB");
     ASSERT_TRUE(device) << why();
     sh_spiller* spiller = nullptr;
     const sh_spiller_options options = small_bounds(0);
@@ -108,47 +105,6 @@ TEST(Spill, calls_of_several_threads_on_one_spiller) {
     sh_spiller_destroy(spiller);
     sh_device_close(device);
 }
-
-uint64_t failures() {
-    sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
-    auto* const read = plugin_function<decltype(sh_fault_counters)>("stagehand-fault.so", "sh_fault_counters");
-    return read(&counters) == SH_OK ? counters.failures : 0;
-}
-
-// Runs with failing calls from the n-th on, for each n, until a run meets no failure. With `in_a_row` 0 all calls fail
-// from there until the steps are over.
-void every_call(uint64_t stride, uint64_t in_a_row, bool on_host) {
-    if (!std::getenv("STAGEHAND_BACKEND_PATH")) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the plugin";
-    for (uint64_t n = 1;; n += stride) {
-        SCOPED_TRACE("call " + std::to_string(n));
-        sh_device* const device =
-            open_spill_device("fault", "wrap=host;capacity=64MiB;bandwidth=200MB/s;fail_at=" + std::to_string(n) +
-                                           ";fail_count=" + std::to_string(in_a_row));
-        if (!device) continue;
-        try {
-            SpillEngine engine(device, small_bounds(100'000), n, {.faulty = true, .on_host = on_host});
-            for (int k = 0; k < 3; k++) engine.step(10);
-            plugin_function<decltype(sh_fault_disarm)>("stagehand-fault.so", "sh_fault_disarm")();
-            expect_right(engine);
-        } catch (const std::exception& error) {
-            EXPECT_EQ(in_a_row, 0u) << error.what();  // there is no engine if everything fails from the start
-        }
-        sh_device_close(device);
-        EXPECT_TRUE(host::all_memory_statistics().empty()) << "the device is still open";
-        if (testing::Test::HasFailure()) return;
-        if (failures() == 0) {
-            EXPECT_GT(n, 100u) << "the run is too short to mean anything";
-            return;
-        }
-    }
-}
-
-TEST(Spill, one_failure_at_every_call) { every_call(scaled_stride(1), 1, false); }
-TEST(Spill, three_failures_in_a_row_at_every_call) { every_call(scaled_stride(5), 3, false); }
-TEST(Spill, failures_at_every_call_of_an_engine_on_the_host) { every_call(scaled_stride(1), 2, true); }
-
-TEST(Spill, nothing_works_from_a_call_on) { every_call(scaled_stride(3), 0, false); }
-TEST(Spill, nothing_works_from_a_call_of_an_engine_on_the_host_on) { every_call(scaled_stride(3), 0, true); }
 
 }  // namespace
 }  // namespace stagehand::test

@@ -47,7 +47,7 @@ protected:
     explicit UnpackingTest(const DeviceSettings& device = kDevice) : device_(device) {}
     void SetUp() override {
         if (device_under_test() == "sim") GTEST_SKIP() << "this device has no contents";
-        if (kOneThreadOnly) GTEST_SKIP() << "ThreadSanitizer sees the same in stress-unpack";
+        if (kOneThreadOnly) GTEST_SKIP() << "ThreadSanitizer sees the same in matrix-loads";
         runtime_ = new_runtime();
     }
     void TearDown() override {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -27,6 +28,7 @@ struct Plan {
 };
 Plan plan;
 std::atomic<bool> active{false};
+AllocationProgress* noted = nullptr;
 
 // A loaded file, as far as this thread has asked for it.
 struct Module {
@@ -133,7 +135,16 @@ void let_allocations_be() {
 
 void this_is_the_tests_thread() { tests_thread = true; }
 
-InTheLibrary::InTheLibrary() { in_the_library = true; }
+void note_calls(AllocationProgress* progress) { noted = progress; }
+
+InTheLibrary::InTheLibrary(const char* call) {
+    noted->call = call;
+    for (const char*& name : noted->called) {
+        if (!name) name = call;
+        if (std::strcmp(name, call) == 0) break;
+    }
+    in_the_library = true;
+}
 InTheLibrary::~InTheLibrary() { in_the_library = false; }
 
 }  // namespace stagehand::test

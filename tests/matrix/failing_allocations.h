@@ -9,7 +9,7 @@
 namespace stagehand::test {
 
 constexpr int kCallers = 20;
-constexpr size_t kSites = 1 << 15;
+constexpr size_t kSites = 1 << 15, kCalls = 256;
 
 // Callers are identified by their positions in the files that they were loaded from, so a site is the same in every
 // process of a build.
@@ -31,6 +31,11 @@ struct AllocationProgress {
     int depth = 0;
     AllocationSite sites[kSites];  // filled while allocations are counted
     uint64_t met = 0;              // sites so far
+    // The calls of the interface that were made, in the order of the first ones.
+    const char* called[kCalls] = {};
+    uint64_t calls = 0;                   // into the backend whose calls are to fail
+    std::atomic<uint64_t> cell{0};        // that runs
+    uint64_t met_failures = 0, lost = 0;  // cells
 };
 
 // Says which allocations fail: `count` allocations anywhere, beginning with the `at`th allocation of a site.
@@ -49,10 +54,13 @@ void let_allocations_be();
 // Marks the calling thread as the test's thread. Its allocations outside of calls are not the library's.
 void this_is_the_tests_thread();
 
-// On the test's thread: allocations in this object's lifetime are the library's.
+// Where calls are noted.
+void note_calls(AllocationProgress* progress);
+
+// On the test's thread: allocations in this object's lifetime are the library's, in a call of this name.
 class InTheLibrary {
 public:
-    InTheLibrary();
+    explicit InTheLibrary(const char* call);
     ~InTheLibrary();
     InTheLibrary(const InTheLibrary&) = delete;
     InTheLibrary& operator=(const InTheLibrary&) = delete;
