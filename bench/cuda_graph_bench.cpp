@@ -1,6 +1,5 @@
 // Compares a captured step with the same step made call by call, on cuda:0. The model has the shapes of an 8B model in
-// pinned memory, and a kernel does the computing. Devices that are named on the command line help. Every byte that
-// launches bring is compared after each row.
+// pinned memory, and a kernel does the computing. Every byte that launches bring is compared after each row.
 #include <cstring>
 #include <utility>
 
@@ -146,19 +145,16 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, con
     CHECK(sh_runtime_get_stats(model.runtime, &after));
     compare(subject, memory, total);
     const double copied = static_cast<double>(after.bytes_to_device - before.bytes_to_device) / (kWarm + kPasses);
-    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu  %6.1f  %4.0f %%\n",
+    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu  %6.1f\n",
                 budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6, eager.pass_ms, captured.pass_ms,
                 captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us,
-                median({driver_us.begin() + kWarm, driver_us.end()}), nodes, copied / captured.pass_ms / 1e6,
-                100 * static_cast<double>(after.helped_bytes - before.helped_bytes) / (kWarm + kPasses) / copied);
+                median({driver_us.begin() + kWarm, driver_us.end()}), nodes, copied / captured.pass_ms / 1e6);
     std::fflush(stdout);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-    std::string helpers;
-    for (int i = 1; i < argc; i++) helpers += (i > 1 ? "," : "") + std::string(argv[i]);
+int main() try {
     std::vector<uint64_t> sizes = {1002 * kMiB};
     sizes.insert(sizes.end(), 32, 416 * kMiB);
     sizes.push_back(1002 * kMiB);
@@ -168,8 +164,6 @@ int main(int argc, char** argv) try {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = total;
     options.page_bytes = 8 * kMiB;
-    options.helpers = helpers.c_str();
-    options.device_flags = helpers.empty() ? 0 : SH_HELPED_IN_GRAPHS;
     bench::Model model("cuda:0", options);
     void* memory = nullptr;
     CHECK(sh_host_alloc(model.device, total, &memory, nullptr));
@@ -181,7 +175,7 @@ int main(int argc, char** argv) try {
     CHECK_CUDA(subject.cuda.allocate(&subject.seen, total));
     std::printf(
         "budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us  of it the driver  "
-        "nodes  graph GB/s  helped\n");
+        "nodes  graph GB/s\n");
     for (const double budget : {0.25, 0.5, 0.9})
         for (const double ratio : {0.25, 1.0, 4.0})
             run(model, subject, budget, ratio, static_cast<const char*>(memory), total);

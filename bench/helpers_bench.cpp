@@ -186,128 +186,6 @@ void compare_helper(const Subjects& subjects, const Weights& weights) {
         helper.c_str(), alone.ms, beside.ms, name.c_str(), beside.ms / alone.ms, wished.helped * 100);
 }
 
-using Clock = std::chrono::steady_clock;
-
-double ms_between(Clock::time_point from, Clock::time_point to) {
-    return std::chrono::duration<double, std::milli>(to - from).count();
-}
-
-// Memory of the device with contents of the subjects.
-struct Filled {
-    Filled(const Subjects& subjects, const std::string& helpers, uint64_t size) : bytes(size) {
-        // Else there are too few bytes.
-        if (on_host(subjects.names[0])) stagehand::transfer::Bond::set_least_bytes(256 << 10);
-        device = open(subjects.names[0], subjects.total * 5 / 4, helpers);
-        CHECK(sh_alloc(device, bytes, nullptr, &address));
-        CHECK_STATUS(stagehand::core::Device::open(subjects.names[0].c_str(), SH_DEVICE_OPTIONS_INIT, &core));
-        CHECK(sh_stream_create(device, &stream));
-        CHECK_STATUS(core->backend().copy_to_device(stream, address, subjects.memory, bytes));
-        CHECK(sh_stream_synchronize(device, stream));
-    }
-    ~Filled() {
-        sh_stream_destroy(device, stream);
-        CHECK(sh_free(device, address));
-        core.reset();
-        sh_device_close(device);
-    }
-    Filled(const Filled&) = delete;
-
-    void compare(const Subjects& subjects) const {
-        std::vector<char> found(bytes);
-        CHECK_STATUS(core->backend().copy_to_host(stream, found.data(), address, bytes));
-        CHECK(sh_stream_synchronize(device, stream));
-        if (std::memcmp(found.data(), subjects.memory, bytes) == 0) return;
-        std::fprintf(stderr, "the contents have changed\n");
-        std::exit(1);
-    }
-
-    const uint64_t bytes;
-    sh_device* device = nullptr;
-    uint64_t address = 0;
-    std::shared_ptr<stagehand::core::Device> core;
-    sh_stream stream = 0;
-};
-
-// `helped`: of the bytes of both ways.
-void print_row(const char* away, const char* back, const std::string& helpers, uint64_t bytes, double away_ms,
-               double back_ms, uint64_t helped) {
-    const auto size = static_cast<double>(bytes);
-    std::printf("%5.1f GB, %-7s %s %8.1f ms  %6.1f GB/s   %s %8.1f ms  %6.1f GB/s  helped %3.0f %%\n", size / 1e9,
-                helpers.empty() ? "alone:" : "helped:", away, away_ms, size / away_ms / 1e6, back, back_ms,
-                size / back_ms / 1e6, static_cast<double>(helped) / size * 50);
-    std::fflush(stdout);
-}
-
-// Contents of memory of sh_alloc() that leave and come back, over the own link and over all links. The first cycle pins
-// the host memory, and is not counted.
-void compare_pauses(const Subjects& subjects, uint64_t bytes) {
-    for (const std::string& helpers : {std::string(), subjects.helpers}) {
-        const Filled filled(subjects, helpers, bytes);
-        double gone_ms = 1e30, back_ms = 1e30;
-        uint64_t helped = 0;
-        for (int cycle = 0; cycle < 4; cycle++) {
-            sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-            options.flags = SH_OCCUPANCY_COPY_ALL;
-            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
-            CHECK(sh_pause(filled.device, &options, &gone));
-            CHECK(sh_resume(filled.device, nullptr, &back));
-            if (!cycle) continue;
-            gone_ms = std::min(gone_ms, static_cast<double>(gone.ns) / 1e6);
-            back_ms = std::min(back_ms, static_cast<double>(back.ns) / 1e6);
-            helped = gone.helped_bytes + back.helped_bytes;
-        }
-        filled.compare(subjects);
-        print_row("pause", "resume", helpers, bytes, gone_ms, back_ms, helped);
-    }
-}
-
-// One step of a spiller: tensors of this size leave, and come back to where they were.
-void spill_once(const Filled& filled, sh_spiller* spiller, uint64_t size, double* out_gone_ms, double* out_back_ms) {
-    std::vector<sh_ticket> tickets(filled.bytes / size), named(tickets.size());
-    CHECK(sh_spiller_begin_step(spiller, 0));
-    const Clock::time_point began = Clock::now();
-    for (size_t i = 0; i < tickets.size(); i++) {
-        const auto bytes = static_cast<int64_t>(size);
-        sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
-        tensor.address = filled.address + i * size;
-        tensor.element_bytes = tensor.dimensions = 1;
-        tensor.sizes = &bytes;
-        CHECK(sh_spill(spiller, &tensor, filled.stream, SH_SPILL_NOW, &tickets[i]));
-    }
-    uint64_t count = 0;
-    CHECK(sh_spiller_collect(spiller, filled.stream, SH_COLLECT_ALL, named.data(), named.size(), &count));
-    CHECK(sh_stream_synchronize(filled.device, filled.stream));
-    const Clock::time_point away = Clock::now();
-    for (size_t i = tickets.size(); i-- > 0;)
-        CHECK(sh_restore(spiller, tickets[i], filled.address + i * size, filled.stream));
-    CHECK(sh_stream_synchronize(filled.device, filled.stream));
-    const Clock::time_point back = Clock::now();
-    for (const sh_ticket ticket : tickets) CHECK(sh_ticket_release(spiller, ticket));
-    CHECK(sh_spiller_end_step(spiller));
-    *out_gone_ms = std::min(*out_gone_ms, ms_between(began, away));
-    *out_back_ms = std::min(*out_back_ms, ms_between(away, back));
-}
-
-// Saved tensors. The first step pins the host memory.
-void compare_spills(const Subjects& subjects) {
-    for (const std::string& helpers : {std::string(), subjects.helpers}) {
-        const Filled filled(subjects, helpers, subjects.total / 4);
-        const uint64_t size = filled.bytes / 26;
-        const sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
-        sh_spiller* spiller = nullptr;
-        CHECK(sh_spiller_create(filled.device, &options, &spiller));
-        sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
-        double gone_ms = 1e30, back_ms = 1e30, none = 1e30;
-        spill_once(filled, spiller, size, &none, &none);
-        while (stats.pool_bytes < 26 * size) CHECK(sh_spiller_get_stats(spiller, &stats));
-        for (int step = 0; step < 4; step++) spill_once(filled, spiller, size, &gone_ms, &back_ms);
-        CHECK(sh_spiller_get_stats(spiller, &stats));
-        filled.compare(subjects);
-        print_row("spill", "restore", helpers, 26 * size, gone_ms, back_ms, stats.helped_bytes / 4);
-        sh_spiller_destroy(spiller);
-    }
-}
-
 }  // namespace
 
 // Arguments: devices, the helped one first, and the rows that are wanted if not all are.
@@ -342,9 +220,6 @@ int main(int argc, char** argv) {
         const Weights weights = plain_weights("file", layers, subjects.memory, fileno(file.get()));
         compare_steps(subjects, weights, weights);
     }
-    if (wants("pause"))
-        for (const uint64_t bytes : {subjects.total / 4, subjects.total}) compare_pauses(subjects, bytes);
-    if (wants("spill")) compare_spills(subjects);
     if (wants("packed")) compare_steps(subjects, tensor_weights(subjects, false), tensor_weights(subjects, true));
     if (wants("helper")) compare_helper(subjects, whole);
 }

@@ -36,10 +36,7 @@ enum {
 };
 enum {
     /** The device may help others of its backend whose `helpers` are "auto". */
-    SH_HELPS_OTHERS = 1,
-    /** Captured graphs of this device copy over the links of its helpers, too. A launch does not give way to a helper's
-        own copies. See sh_capture_begin(). */
-    SH_HELPED_IN_GRAPHS = 2
+    SH_HELPS_OTHERS = 1
 };
 /** Host memory comes from any NUMA node. */
 #define SH_HOST_NODE_ANY 0xffffffff
@@ -93,30 +90,23 @@ typedef struct sh_device_options {
         SH_ERROR_UNSUPPORTED. NULL: none. \since 0.2 */
     void* device_memory;
     uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
-    /** Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
-        "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
-        paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
-        options. Open it earlier to choose its options, because a later opening cannot change its budget or flags.
+    /** Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
+        "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created. That call
+        opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
+        later opening cannot change its budget or flags.
 
-        Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams,
-        and as much again while 256 MiB or more of what it streams is SH_BLOCK_MUTABLE. A helper with a budget of less
-        than 96 MiB does not help. A helper that has begun copies of its own in the same direction within the last tenth
-        of a second is left alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the
-        log has the reason. A runtime does not try again to open one. Weights that a helper was bringing when it failed
-        may have been wrong. They are loaded again, and one of the next calls on the runtime fails once with
-        SH_ERROR_BACKEND: see sh_acquire().
+        Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams.
+        A helper with a budget of less than 96 MiB does not help. A helper that has begun copies of its own to itself
+        within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to spare or fails
+        is left out, and the log has the reason. A runtime does not try again to open one. Weights that a helper was
+        bringing when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime
+        fails once with SH_ERROR_BACKEND: see sh_acquire().
 
-        Copies of at least 2 MiB from pinned memory are divided among the links, and write-backs of at least 8 MiB to
-        there. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured graphs
-        use the device's own link without SH_HELPED_IN_GRAPHS.
-
-        Contents of 256 MiB and more also leave and come back over all links in sh_pause() and sh_resume(), which take
-        the same memory of each helper for the time of the call. So do saved tensors in each step that follows one which
-        has spilled as much: the spiller takes twice that memory until a step spills nothing, or until
-        sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and the engine was told
-        to give its memory to later work: sh_restore() then fails. The text is copied. NULL, "": none. \since 0.2 */
+        Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
+        of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
+        device's own link. The text is copied. NULL, "": none. \since 0.2 */
     const char* helpers;
-    uint32_t device_flags; /**< SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. \since 0.2 */
+    uint32_t device_flags; /**< SH_HELPS_OTHERS or 0. \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */
 } sh_device_options;
 
@@ -163,11 +153,10 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
 
 /**
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
- * freed. The device then closes when nothing uses it any more: its runtimes and spillers, and those of other devices
- * that it helps, are destroyed, and devices whose contents it has helped to move are closed. Runtimes that still exist
- * stay usable until then. Opening the device again
- * gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
- * closes. NULL and stale handles are ignored.
+ * freed. The device then closes when nothing uses it any more: its runtimes and spillers, and runtimes of other devices
+ * that it helps, are destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new
+ * handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and
+ * stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */

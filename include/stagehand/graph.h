@@ -53,12 +53,6 @@ typedef struct sh_graph sh_graph;
  * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
  * lets the device unpack (sh_plan_info.unpack_bytes). A mutable block of SH_BLOCK_PACK must have been written back or
  * loaded plain. Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text names the block, and the capture goes on.
- *
- * With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory are divided among the links of the device and
- * of the helpers that have memory for the runtime now, busy or not, by the speeds that are known now. Each batch of
- * packed weights goes over one of these links. The driver records the copies of all devices in one graph. A launch
- * always uses them all. Until the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize()
- * or a sh_pause() of it: the driver may end the capture.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -97,9 +91,8 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * block if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of
  * steps decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
  * @retval SH_OK                     The graph may be launched.
- * @retval SH_ERROR_STALE            The plan has changed, memory in which the graph unpacks weights has another
- *                                   address, or a helper that has a part in the graph does not help any more or has
- *                                   other memory for it: the text names the helper. Capture the graph again.
+ * @retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
+ *                                   address. Capture the graph again.
  * @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
@@ -113,8 +106,8 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  *                                   again.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
- *         graph that unpacks weights also waits until workers have issued the runtime's other loads.
+ * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
+ *         that unpacks weights also waits until workers have issued the runtime's other loads.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);

@@ -186,13 +186,12 @@ typedef struct sh_occupancy_change {
     uint64_t ns;           /**< Time of the call, by the clock of the device. */
     /** sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0. */
     uint64_t unchanged_bytes;
-    uint64_t helped_bytes; /**< The part of copied_bytes that came or went over helpers' links. \since 0.2 */
     uint64_t packed_bytes; /**< The part of copied_bytes that crossed the link packed, as they are in device memory: see
                                 sh_alloc_options.format. \since 0.2 */
 } sh_occupancy_change;
 
 #define SH_OCCUPANCY_CHANGE_INIT \
-    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0, 0 }
 static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
     const sh_occupancy_change initial = SH_OCCUPANCY_CHANGE_INIT;
     *change = initial;
@@ -213,8 +212,8 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
  * that cannot hash copies everything.
  *
- * Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
- * host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
+ * Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them and
+ * the host memory is pinned. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
  * fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are. The
  * driver translates the programs in the first pause that packs. Contents are copied again, and host memory is pinned
  * again, if a pause names a format for which the memory of the pause before has no room.
@@ -233,8 +232,7 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
  * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
  *                                     their contents.
- * @blocks Until the work and the copies have ended, while it opens helpers, and while another call of this header runs
- *         on the device.
+ * @blocks Until the work and the copies have ended, and while another call of this header runs on the device.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_options* options,
@@ -260,8 +258,8 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
  * @retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
  * @retval SH_ERROR_BACKEND              The driver failed.
- * @blocks Until the copies have ended, while it opens helpers, while runtimes give memory up, and while another call of
- *         this header runs on the device.
+ * @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
+ *         device.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_resume(sh_device* device, const sh_resume_options* options,

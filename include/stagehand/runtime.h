@@ -69,8 +69,6 @@ SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_run
  *
  * Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
  * as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
- * It also has one if a helper has failed in a write-back: a change may be lost, and the helper may still write the
- * source. See docs/concepts.md.
  * @blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
  *         runtimes of the device.
  * @threads Not from a callback of a runtime on the same device.
@@ -82,11 +80,9 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
  * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
  * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
- * for launches of graphs, whose streams the caller can synchronize. It does wait for launches that helpers have a part
- * in, or that unpack weights.
+ * for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
  *
- * Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
- * of a graph are certain if its stream was synchronized before.
+ * Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK.
  * @retval SH_OK                 All have ended.
  * @retval SH_ERROR_SOURCE       A load failed.
  * @retval SH_ERROR_CALLBACK     A load failed.
@@ -213,8 +209,7 @@ SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_
 /**
  * Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
  * on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
- * return. There is one exception: a helper that has failed, and does not say so, may still read or write them. An error
- * tells of writes.
+ * return. There is one exception: a helper that has failed, and does not say so, may still read them.
  * @retval SH_OK                  The blocks are unregistered.
  * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
  * @retval SH_ERROR_BACKEND       The driver failed.
@@ -229,7 +224,7 @@ enum {
     SH_BLOCK_STAGED = 1,   /**< A worker reads the bytes of a load, or will read them. */
     SH_BLOCK_LOADING = 2,  /**< A load was issued to the device. */
     SH_BLOCK_READY = 3,    /**< All its bytes are on the device. */
-    SH_BLOCK_DRAINING = 4  /**< The block is being written back, by workers or with helpers. */
+    SH_BLOCK_DRAINING = 4  /**< Workers write the block back. */
 };
 
 /** State of a block at one moment. */

@@ -43,8 +43,7 @@ enum {
     SH_SPILLER_CHECKSUMS = 2,
     /** Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
         or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
-        link. A tensor whose address is no multiple of 16, that finds no pinned buffer, or that leaves while helpers
-        copy (sh_device_options.helpers), leaves as it is. */
+        link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it is. */
     SH_SPILLER_PACK = 4
 };
 
@@ -132,7 +131,7 @@ SH_API void sh_spiller_destroy(sh_spiller* spiller);
  * @param step The engine's number of the step, for telemetry.
  * @retval SH_OK                  The step has begun.
  * @retval SH_ERROR_INVALID_STATE A step is under way.
- * @blocks Never, except while it takes memory of the device's helpers, or gives it back: sh_device_options.helpers.
+ * @blocks Never.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64_t step);
@@ -283,12 +282,10 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket
  *                                   has left packed (SH_SPILLER_PACK).
  * @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
  * @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
- * @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again. It
- *                                   fails as well if a helping device had failed: the tensor is lost then.
+ * @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again.
  * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends. The copy may write to this memory at any
  *                                   later time.
- * @blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned. Also until
- *         a copy has left that helpers had a part in, and that sh_spiller_collect() has named before it had left.
+ * @blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_restore(sh_spiller* spiller, sh_ticket ticket, uint64_t address, sh_stream stream);
@@ -388,12 +385,11 @@ typedef struct sh_spiller_stats {
     uint64_t unpinned_bytes;  /**< Host memory of the spills that pool_misses counts. */
     /** The most device memory in use that sh_spill() saw in the step, or in the last step. */
     uint64_t used_peak_bytes;
-    uint64_t helped_bytes; /**< The part of spill_bytes and restore_bytes that crossed the links of other devices. */
     uint64_t packed_bytes; /**< The part of spill_bytes that has left packed. */
 } sh_spiller_stats;
 
 #define SH_SPILLER_STATS_INIT \
-    { sizeof(sh_spiller_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_spiller_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
     const sh_spiller_stats initial = SH_SPILLER_STATS_INIT;
     *stats = initial;

@@ -135,7 +135,6 @@ Answer answer_to(const Order& order, const Status& result, const sh_occupancy_ch
         .add("device_bytes", change.device_bytes)
         .add("copied_bytes", change.copied_bytes)
         .add("unchanged_bytes", change.unchanged_bytes)
-        .add("helped_bytes", change.helped_bytes)
         .add("seconds", static_cast<double>(change.ns) / 1e9);
     json.end_object();
     Answer answer;

@@ -180,50 +180,5 @@ TEST_F(CudaGraphs, a_function_of_the_host_in_a_capture_runs_with_each_launch) {
     }
 }
 
-// With a second GPU that helps.
-class HelpedCudaGraphs : public CudaGraphs {
-protected:
-    void SetUp() override {
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.page_bytes = page_bytes();
-        options.budget_bytes = uint64_t(1) << 30;
-        if (sh_device_open("cuda:1", &options, &neighbour_) != SH_OK) GTEST_SKIP() << why();
-        helpers_ = "cuda:1";
-        CudaGraphs::SetUp();
-    }
-    void TearDown() override {
-        CudaGraphs::TearDown();
-        sh_device_close(neighbour_);
-    }
-    uint64_t helped() const {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        EXPECT_EQ(sh_runtime_get_stats(runtime_, &stats), SH_OK);
-        return stats.helped_bytes;
-    }
-
-    sh_device* neighbour_ = nullptr;
-};
-
-TEST_F(HelpedCudaGraphs, launches_and_steps_bring_the_model_over_both_links) {
-    capture();
-    if (HasFatalFailure()) return;
-    for (int k = 0; k < 10 && !HasFatalFailure(); k++) {
-        SCOPED_TRACE(k);
-        const uint64_t before = helped();
-        launch(k % 3 ? stream_ : other_);
-        EXPECT_GT(helped(), before + bytes_);
-        if (k % 2) step(other_);
-        expect_all_seen(k % 2 ? other_ : k % 3 ? stream_ : other_);
-        const size_t i = static_cast<size_t>(k) % kBlocks;
-        OK(sh_source_update_begin(runtime_, &blocks_[i], 1));
-        set(i, static_cast<uint8_t>(100 + k));
-        OK(sh_source_update_end(runtime_, &blocks_[i], 1));
-        if (k == 6) {
-            OK(sh_pause(device_, nullptr, nullptr));
-            OK(sh_resume(device_, nullptr, nullptr));
-        }
-    }
-}
-
 }  // namespace
 }  // namespace stagehand::test

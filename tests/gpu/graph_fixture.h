@@ -27,8 +27,6 @@ protected:
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.page_bytes = page_bytes();
         options.budget_bytes = kBlocks * bytes_ / 3;
-        options.helpers = helpers_;
-        options.device_flags = helpers_ ? SH_HELPED_IN_GRAPHS : 0;
         OK(sh_device_open("cuda:0", &options, &device_));
         uint32_t pinned = 0;
         OK(sh_host_alloc(device_, kBlocks * bytes_, &host_, &pinned));
@@ -157,7 +155,6 @@ protected:
     }
 
     const uint64_t bytes_ = 12 * page_bytes();
-    const char* helpers_ = nullptr;
     std::optional<Cuda> cuda_;
     sh_device* device_ = nullptr;
     sh_runtime* runtime_ = nullptr;

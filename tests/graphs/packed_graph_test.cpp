@@ -4,21 +4,16 @@
 #include "../unit/core/unpacking_fixture.h"
 #include "captured_step.h"
 #include "device_under_test.h"
-#include "transfer/bond/bond.h"
 
 namespace stagehand::test {
 namespace {
 
 class PackedGraphs : public UnpackingTest {
 protected:
-    explicit PackedGraphs(const std::string& helpers = "") : UnpackingTest(settings("capture:0", helpers)) {
-        pins_itself_ = true;
-    }
-    static DeviceSettings settings(const std::string& name, const std::string& helpers) {
+    PackedGraphs() : UnpackingTest(settings()) { pins_itself_ = true; }
+    static DeviceSettings settings() {
         DeviceSettings device = kDevice;
-        device.name = name;
-        device.helpers = helpers;
-        if (!helpers.empty()) device.device_flags = SH_HELPED_IN_GRAPHS;
+        device.name = "capture:0";
         return device;
     }
     static bool skipped() { return !std::getenv("STAGEHAND_BACKEND_PATH") || kOneThreadOnly; }
@@ -316,48 +311,6 @@ TEST_F(PackedGraphs, refuse_packed_blocks_that_may_become_plain) {
     SUCCEEDS(captured.launch(device_.stream()));
     device_.synchronize();
     EXPECT_EQ(captured.compared(), blocks_.size());
-    EXPECT_EQ(captured.wrong(), 0u);
-}
-
-// A helper brings chunks into the same memory, on a stream of its own.
-class HelpedPackedGraphs : public PackedGraphs {
-protected:
-    HelpedPackedGraphs() : PackedGraphs("capture:1") {}
-    void SetUp() override {
-        if (skipped()) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the capture backend";
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(64 << 10);
-        DeviceSettings settings = PackedGraphs::settings("capture:1", "");
-        settings.budget_bytes = 256 * kDeviceMiB;
-        helper_ = std::make_unique<TestDevice>(settings);
-        PackedGraphs::SetUp();
-    }
-    void TearDown() override {
-        if (least_) transfer::Bond::set_least_bytes(least_);
-        PackedGraphs::TearDown();
-    }
-
-    uint64_t least_ = 0;
-    std::unique_ptr<TestDevice> helper_;
-};
-
-TEST_F(HelpedPackedGraphs, launches_and_steps_take_turns) {
-    add_model(runtime_, 0);
-    make_plan(kComputing[1]);
-    const sh_stream stream = device_.stream();
-    step(runtime_);
-    PackedStep captured(device_, *this);
-    SUCCEEDS(captured.begin(stream));
-    for (const size_t i : forward()) SUCCEEDS(captured.use(i, stream, 5'000'000));
-    SUCCEEDS(captured.end());
-    for (int k = 0; k < 6; k++) {
-        const uint64_t brought = stats(runtime_).helped_bytes;
-        SUCCEEDS(captured.launch(stream));
-        EXPECT_GT(stats(runtime_).helped_bytes, brought) << "a launch uses the helper, too";
-        step(runtime_);
-    }
-    device_.synchronize();
-    EXPECT_EQ(captured.compared(), 6 * blocks_.size());
     EXPECT_EQ(captured.wrong(), 0u);
 }
 

@@ -1,10 +1,9 @@
-"""Compares steps of training whose saved tensors leave as they are, packed, and over the links of two GPUs.
+"""Compares steps of training whose saved tensors leave as they are, and packed.
 
-    torch_spill_ways_bench.py [--device cuda:0] [--helpers cuda:1] [--layers 24] [--width 4096] [--tokens 16384]
+    torch_spill_ways_bench.py [--device cuda:0] [--layers 24] [--width 4096] [--tokens 16384]
 
---helpers "" leaves other GPUs out. All tensors leave that may. Every gradient is compared bit by bit with that of a
-step in which all stay. A run on the host (--device host:0 --helpers host:1 --layers 4 --width 256 --tokens 1024) only
-shows that the program works.
+All tensors leave that may. Every gradient is compared bit by bit with that of a step in which all stay. A run on the
+host (--device host:0 --layers 4 --width 256 --tokens 1024) only shows that the program works.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import libstagehand.torch as st
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--device", default="cuda:0")
-parser.add_argument("--helpers", default="cuda:1")
 parser.add_argument("--layers", type=int, default=24)
 parser.add_argument("--width", type=int, default=4096)
 parser.add_argument("--tokens", type=int, default=16384)
@@ -27,7 +25,7 @@ parser.add_argument("--steps", type=int, default=6, help="timed steps (6)")
 parser.add_argument("--repeats", type=int, default=2)
 options = parser.parse_args()
 on_gpu = options.device.startswith("cuda")
-BUDGET = 2 << 30  # of each device, from which helpers lend; saved tensors are beside it
+BUDGET = 2 << 30  # saved tensors are beside it
 
 
 class Layer(nn.Module):
@@ -68,15 +66,15 @@ def show(name, took, peak, rest=""):
     print(f"{name:12s} {took:8.1f} ms a step, peak {peak:6.2f} GB{rest}", flush=True)
 
 
-def run(model, x, want, name, helpers=None, pack=False):
-    with sh.Device(options.device, budget_bytes=BUDGET, helpers=helpers) as device:
+def run(model, x, want, name, pack=False):
+    with sh.Device(options.device, budget_bytes=BUDGET) as device:
         spilled = st.spill_activations(model, device=device, pack=pack)
         with spilled:
             took, peak = timed(model, x)
         stats = spilled.stats()
         equal = all(torch.equal(one.grad, other) for one, other in zip(model.parameters(), want))
         both = stats.spill_bytes + stats.restore_bytes
-        rest = f", {both / stats.steps / 1e9:.2f} GB out and back, {stats.helped_bytes / both:.0%} of it helped"
+        rest = f", {both / stats.steps / 1e9:.2f} GB out and back"
         rest += f", {stats.packed_bytes / stats.spill_bytes:.0%} packed"
         show(name, took, peak, f"{rest}, gradients equal: {equal}")
         spilled.close()
@@ -89,14 +87,9 @@ def main():
         x = torch.randn(options.tokens, options.width, dtype=torch.bfloat16)
     show("all stay", *timed(model, x))
     want = [parameter.grad.clone() for parameter in model.parameters()]
-    helpers = [sh.Device(name, budget_bytes=BUDGET) for name in filter(None, options.helpers.split(","))]
     for _ in range(options.repeats):
         run(model, x, want, "as they are")
         run(model, x, want, "packed", pack=True)
-        if helpers:
-            run(model, x, want, "with help", helpers=options.helpers)
-    for helper in helpers:
-        helper.close()
 
 
 main()

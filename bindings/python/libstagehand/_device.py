@@ -39,7 +39,6 @@ class Device(Occupied):
         device_memory: tuple[int, int] | None = None,
         helpers: str | Iterable[str] | None = None,
         helps: bool = False,
-        helped_in_graphs: bool = False,
         backend_options: str | None = None,
         backend_path: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -48,8 +47,7 @@ class Device(Occupied):
         and the size of device memory that the caller lends to the library, and keeps until the device is closed.
         `helpers` are the names of devices of the same backend whose links bring a part of the weights, such as
         ["cuda:1", "cuda:2"], or "auto": all devices that were opened with `helps=True`. Open them earlier to give them
-        budgets. With `helped_in_graphs`, captured graphs copy over the links of helpers, too, even while these copy for
-        themselves.
+        budgets.
         """
         self._handle: Any = ffi.NULL
         destroy_postponed()
@@ -66,9 +64,7 @@ class Device(Occupied):
         if device_memory is not None:
             address, options.device_memory_bytes = device_memory
             options.device_memory = ffi.cast("void *", address)
-        options.device_flags = (lib.SH_HELPS_OTHERS if helps else 0) | (
-            lib.SH_HELPED_IN_GRAPHS if helped_in_graphs else 0
-        )
+        options.device_flags = lib.SH_HELPS_OTHERS if helps else 0
         named = text(helpers if helpers is None or isinstance(helpers, str) else ",".join(helpers))
         options.helpers = named
         texts = text(backend_options), text(backend_path), text(staging_cpus)

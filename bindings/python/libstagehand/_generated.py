@@ -332,7 +332,6 @@ class SpillerStats:
     pool_bytes: int
     unpinned_bytes: int
     used_peak_bytes: int
-    helped_bytes: int
     packed_bytes: int
 
 
@@ -361,7 +360,6 @@ class OccupancyChange:
     copied_bytes: int
     ns: int
     unchanged_bytes: int
-    helped_bytes: int
     packed_bytes: int
 
 

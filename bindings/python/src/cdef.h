@@ -60,8 +60,7 @@ enum {
     SH_HOST_PINNED = 2
 };
 enum {
-    SH_HELPS_OTHERS = 1,
-    SH_HELPED_IN_GRAPHS = 2
+    SH_HELPS_OTHERS = 1
 };
 typedef struct sh_device_options {
     uint32_t struct_size;
@@ -436,8 +435,7 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;
     uint64_t reserved_bytes;
     uint64_t guest_bytes;
-    uint64_t
-        helped_bytes;
+    uint64_t helped_bytes;
 } sh_runtime_stats;
 sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
 sh_status sh_trace_start(const char* path);
@@ -617,7 +615,6 @@ typedef struct sh_spiller_stats {
     uint64_t pool_bytes;
     uint64_t unpinned_bytes;
     uint64_t used_peak_bytes;
-    uint64_t helped_bytes;
     uint64_t packed_bytes;
 } sh_spiller_stats;
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
@@ -681,7 +678,6 @@ typedef struct sh_occupancy_change {
     uint64_t copied_bytes;
     uint64_t ns;
     uint64_t unchanged_bytes;
-    uint64_t helped_bytes;
     uint64_t packed_bytes;
 } sh_occupancy_change;
 sh_status sh_pause(sh_device* device, const sh_pause_options* options,

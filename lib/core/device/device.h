@@ -56,7 +56,6 @@ public:
     // "auto".
     Status helpers(std::vector<std::string>* out) const;
     bool helps() const { return flags_ & SH_HELPS_OTHERS; }  // consents to help any device of its backend
-    bool helped_in_graphs() const { return flags_ & SH_HELPED_IN_GRAPHS; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 

@@ -48,7 +48,7 @@ Status check_options(const sh_device_options& options) {
     if (options.page_bytes && !limits::is_page(options.page_bytes))
         return bad("page_bytes", options.page_bytes,
                    "which is not a power of two up to " + std::to_string(limits::kLargestPage));
-    if (options.device_flags & ~uint32_t(SH_HELPS_OTHERS | SH_HELPED_IN_GRAPHS))
+    if (options.device_flags & ~uint32_t(SH_HELPS_OTHERS))
         return bad("device_flags", options.device_flags, "which has unknown bits");
     if (options.reserved) return bad("reserved", options.reserved, "which is not 0");
     SH_TRY(check_host_options(options));

@@ -17,7 +17,9 @@ std::atomic<uint64_t> quiet_ns = 100'000'000;
 void Helpers::set_quiet_ns(uint64_t ns) { quiet_ns = ns; }
 
 Helpers::~Helpers() {
-    if (!rest().ok()) lose_all();
+    if (rest().ok()) return;
+    for (Helper& helper : all_)
+        if (bond_.is_open(helper.way)) lose(helper);
 }
 
 Status Helpers::open(const std::string& purpose, uint64_t most_pages) {
@@ -50,9 +52,9 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
     helper.buffer = std::make_unique<RelayBuffer>(
-        std::move(device), "the buffer that helps " + device_.name() + " (" + purpose + ")", brief_);
+        std::move(device), "the buffer that helps " + device_.name() + " (" + purpose + ")");
     all_.reserve(all_.size() + 1);
-    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend, bond_.direction()),
+    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend),
                            name + ", which helps " + purpose + " on " + device_.name() + ",");
     all_.push_back(std::move(helper));
     return Status();
@@ -61,7 +63,6 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
 void Helpers::get_ready() {
     for (Helper& helper : all_) {
         if (bond_.is_open(helper.way) || bond_.has_failed(helper.way)) continue;
-        if (brief_ && !is_idle(helper.buffer->helper())) continue;
         const Status status = no_throw([&] { return get_ready(helper); });
         helper.refused = !status.ok();
         log_line(SH_LOG_INFO, "%s %s %s%s%s", helper.buffer->helper().name().c_str(),
@@ -87,7 +88,6 @@ Status Helpers::rest() {
     for (Helper& helper : all_) {
         bool over = false;
         Status rested = bond_.close_way(helper.way, &over);
-        if (!rested.ok() && bond_.is_distrusted(helper.way)) helper.buffer->end_loan();  // it is not used any more
         if (rested.ok() && !(over && helper.buffer->free().ok())) lose(helper);
         if (status.ok()) status = std::move(rested);
     }
@@ -103,94 +103,14 @@ void Helpers::lose(Helper& helper) noexcept {
 
 // A helper's own copies come first: it does not help until it has begun none for a while.
 bool Helpers::is_idle(Device& helper) const {
-    const uint64_t last = helper.links().of(bond_.direction()).last_use_ns();
+    const uint64_t last = helper.links().to_device.last_use_ns();
     return !last || helper.backend().now_ns() > last + quiet_ns;
 }
 
 void Helpers::choose() noexcept {
     if (bond_.own_speed() <= 0)
         bond_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device), device_.lone_copy_ns());
-    for (Helper& helper : all_) bond_.use(helper.way, !lent_ && is_idle(helper.buffer->helper()));
-}
-
-void Helpers::begin_launch(const Recording& recording) noexcept {
-    for (const Recording::Part& part : recording.parts) bond_.begin_launch(all_[part.helper].way);
-    lent_ = true;
-    choose();
-}
-
-void Helpers::end_launch() noexcept {
-    if (!std::exchange(lent_, false)) return;
-    for (const Helper& helper : all_) bond_.end_launch(helper.way);
-    choose();
-}
-
-Status Helpers::follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done) {
-    SH_TRY(device_.backend().stream_wait_event(lane, done));
-    for (const Recording::Part& part : recording.parts) bond_.follow_launch(all_[part.helper].way, done);
-    return Status();
-}
-
-bool Helpers::is_distrusted(const Recording& recording) const {
-    return std::ranges::any_of(
-        recording.parts, [this](const Recording::Part& part) { return bond_.is_distrusted(all_[part.helper].way); });
-}
-
-void Helpers::lose_all() noexcept {
-    for (Helper& helper : all_)
-        if (bond_.is_open(helper.way)) lose(helper);
-}
-
-Status Helpers::record(sh_backend_event fork, Recording* out) {
-    choose();
-    auto bond = std::make_unique<transfer::Bond>(device_.backend(), bond_.direction());
-    std::vector<Recording::Part> parts;
-    for (size_t i = 0; i < all_.size(); i++) {
-        Helper& helper = all_[i];
-        if (!bond_.is_open(helper.way) || bond_.has_failed(helper.way)) continue;
-        Device& device = helper.buffer->helper();
-        const size_t way = bond->add(
-            std::make_unique<transfer::Relay>(device_.backend(), device.backend(), bond_.direction()), helper.name);
-        const Status opened = bond->open_way_to_record(way, device_.lanes(), device.lanes(), helper.buffer->address(),
-                                                       helper.buffer->bytes(), fork);
-        if (!opened.ok()) {
-            log_line(SH_LOG_WARNING, "%s has no part in the graph: %s", helper.name.c_str(), opened.text());
-            continue;
-        }
-        bond->set_speed(way, bond_.speed(helper.way), helper.copy_ns);
-        bond->use(way, true);
-        parts.push_back({i, way, helper.buffer->address(), helper.buffer->bytes()});
-    }
-    if (parts.empty()) return Status();
-    SH_TRY(bond->open(device_.lanes()));
-    bond->set_own_speed(bond_.own_speed(), device_.lone_copy_ns());
-    *out = {std::move(bond), std::move(parts)};
-    return Status();
-}
-
-Status Helpers::can_launch(const Recording& recording) {
-    if (!recording.parts.empty()) (void)bond_.check().ok();  // HelpedLoads tells of wrong bytes
-    for (const Recording::Part& part : recording.parts) {
-        const Helper& helper = all_[part.helper];
-        const RelayBuffer& buffer = *helper.buffer;
-        if (bond_.is_open(helper.way) && !bond_.has_failed(helper.way) && buffer.address() == part.address &&
-            buffer.bytes() == part.bytes)
-            continue;
-        return Status(SH_ERROR_STALE, "the graph copies through memory of " + helper.name +
-                                          ", which does not help any more or has other memory for it: capture the "
-                                          "graph again");
-    }
-    return Status();
-}
-
-void Helpers::Recording::drop_unused() {
-    std::erase_if(parts, [this](const Part& part) { return !bond->has_recorded(part.way); });
-}
-
-uint64_t Helpers::Recording::bytes() const {
-    uint64_t bytes = 0;
-    for (size_t way = 0; bond && way < bond->ways(); way++) bytes += bond->bytes(way);
-    return bytes;
+    for (Helper& helper : all_) bond_.use(helper.way, is_idle(helper.buffer->helper()));
 }
 
 double Helpers::speed() {

@@ -1,4 +1,4 @@
-// Helpers: the devices whose links make a part of a device's copies in one direction.
+// Helpers: the devices whose links make a part of the loads of a device.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,7 @@ public:
     // For tests: how long a helper must have begun no copies of its own. In force for all.
     static void set_quiet_ns(uint64_t ns);
 
-    // `brief`: the memory of helpers is taken for the time of one call.
-    Helpers(Device& device, transfer::Direction direction, bool brief)
-        : device_(device), brief_(brief), bond_(device.backend(), direction) {}
+    explicit Helpers(Device& device) : device_(device), bond_(device.backend()) {}
     ~Helpers();
     Helpers(const Helpers&) = delete;
     Helpers& operator=(const Helpers&) = delete;
@@ -32,40 +30,13 @@ public:
     transfer::Bond& bond() { return bond_; }
     const transfer::Bond& bond() const { return bond_; }
 
-    // Takes the memory of each helper that has none, so that it can help. Memory for one call is not taken of a helper
-    // that is busy with copies of its own. The log tells of one that has no memory to spare, or whose memory this
-    // device cannot copy from.
+    // Takes the memory of each helper that has none, so that it can help. The log tells of one that has no memory to
+    // spare, or whose memory this device cannot copy from.
     void get_ready();
-    // Gives the memory back, after all that uses it. Fails if the device fails, or if a helper may still write host
-    // memory.
+    // Gives the memory back, after all that uses it. Fails if the device fails.
     Status rest();
     // Uses the helpers that are not busy with copies of their own now.
     void choose() noexcept;
-    // For a capture, which only records.
-    struct Recording {
-        struct Part {
-            size_t helper, way;
-            uint64_t address, bytes;  // of the memory of the helper that launches use
-        };
-        std::unique_ptr<transfer::Bond> bond;  // null: no helper is ready
-        std::vector<Part> parts;
-
-        void drop_unused();      // the parts that have recorded nothing, once all is recorded
-        uint64_t bytes() const;  // that were recorded so far, over the links of helpers
-    };
-    // Helpers that are ready record a part of the copies. `fork`: an event of the capture.
-    Status record(sh_backend_event fork, Recording* out);
-    // SH_ERROR_STALE names a helper that cannot take part in launches any more.
-    Status can_launch(const Recording& recording);
-    // A launch has the memory of all helpers for itself, until the second call, which changes nothing after no launch.
-    void begin_launch(const Recording& recording) noexcept;
-    void end_launch() noexcept;
-    // What helpers and the lane bring from now on comes after this event, which the launch has reached.
-    Status follow_launch(const Recording& recording, sh_stream lane, sh_backend_event done);
-    // A helper that has a part in the launch may have brought wrong bytes.
-    bool is_distrusted(const Recording& recording) const;
-    // A launch may use the memory of helpers for an unknown time: no helper is used any more, and its memory is lost.
-    void lose_all() noexcept;
     // What helpers would bring now beside the device's own link, in bytes per nanosecond.
     double speed();
     uint64_t bytes() const;  // that helpers have brought
@@ -86,10 +57,8 @@ private:
     bool is_idle(Device& helper) const;
 
     Device& device_;
-    const bool brief_;
     std::vector<std::string> refused_;  // that could not be opened, and are not tried again
     std::vector<Helper> all_;           // outlives the relays
-    bool lent_ = false;
     transfer::Bond bond_;
 };
 

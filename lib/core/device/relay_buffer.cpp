@@ -14,8 +14,8 @@ constexpr uint64_t kRelayPart = 16;
 
 }  // namespace
 
-RelayBuffer::RelayBuffer(std::shared_ptr<Device> helper, std::string name, bool brief)
-    : helper_(std::move(helper)), name_(std::move(name)), memory_(helper_->backend(), helper_->pool()), brief_(brief) {
+RelayBuffer::RelayBuffer(std::shared_ptr<Device> helper, std::string name)
+    : helper_(std::move(helper)), name_(std::move(name)), memory_(helper_->backend(), helper_->pool()) {
     helper_->arbiter().join(*this);
 }
 
@@ -27,11 +27,6 @@ RelayBuffer::~RelayBuffer() {
 void RelayBuffer::abandon() noexcept {
     lost_pages_ += memory_.pages();
     memory_.abandon();
-    end_loan();
-}
-
-void RelayBuffer::end_loan() noexcept {
-    if (std::exchange(lent_, false)) helper_->brief_loans().end();
 }
 
 Status RelayBuffer::take(BackendDevice& device) {
@@ -42,8 +37,6 @@ Status RelayBuffer::take(BackendDevice& device) {
     Needs needs;
     needs.least_pages = needs.wanted_pages = (bytes + page - 1) / page;
     uint64_t share = 0;
-    if (brief_) helper_->brief_loans().begin();
-    lent_ = brief_;
     Status status = no_throw([&] {
         SH_TRY(helper_->arbiter().request(*this, needs, false, &share));
         SH_TRY(memory_.take(needs.least_pages));
@@ -75,7 +68,6 @@ Status RelayBuffer::free() {
     SH_TRY(memory_.free());
     helper_->arbiter().withdraw(*this);
     if (held) (void)helper_->pool().trim(0).ok();  // the memory is for anybody again
-    end_loan();
     return Status();
 }
 

@@ -13,8 +13,7 @@ namespace stagehand::core {
 // runtime's mutex. The other methods: one thread at a time.
 class RelayBuffer : public Tenant {
 public:
-    // `brief`: the memory is taken for the time of one call.
-    RelayBuffer(std::shared_ptr<Device> helper, std::string name, bool brief);
+    RelayBuffer(std::shared_ptr<Device> helper, std::string name);
     ~RelayBuffer() override;
     RelayBuffer(const RelayBuffer&) = delete;
     RelayBuffer& operator=(const RelayBuffer&) = delete;
@@ -28,8 +27,6 @@ public:
     Status free();
     // The helper may use the memory for ever.
     void abandon() noexcept;
-    // Nobody waits for the memory to come back any more.
-    void end_loan() noexcept;
     uint64_t address() const { return memory_.address(); }
     uint64_t bytes() const { return memory_.bytes(); }
 
@@ -44,8 +41,6 @@ private:
     const std::shared_ptr<Device> helper_;
     const std::string name_;
     PoolMemory memory_;
-    const bool brief_;
-    bool lent_ = false;
     uint64_t lost_pages_ = 0;
 };
 

@@ -102,9 +102,8 @@ enum Hindrance : uint8_t {
 // The state of a write-back that the host has to see to. Else the device alone writes pinned sources.
 enum class Writing : uint8_t {
     none,
-    queued,   // the workers have not recorded `written_back` yet, and have to read the device's bytes
-    read,     // the workers still write the source
-    landing,  // helpers copy a part, and were not asked yet whether it is right
+    queued,  // the workers have not recorded `written_back` yet, and have to read the device's bytes
+    read,    // the workers still write the source
 };
 
 // What a unit's memory contains, and how that compares to the source. Only Contents and Changes write this state, each

@@ -48,8 +48,6 @@ public:
     void reads(Unit& unit, bool by_workers);
     // Workers have recorded `written_back`.
     void read(Unit& unit) { unit.writing_ = Writing::read; }
-    // The device was told to read them, and helpers copy a part of them. end() tells whether that was right.
-    void lands(Unit& unit) { unit.writing_ = Writing::landing; }
     // The write-back has ended. Its bytes are dirty again if it failed.
     void end(Unit& unit, bool succeeded);
     // The next user of the unit need not wait for the write-back that reads it.

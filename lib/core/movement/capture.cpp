@@ -9,13 +9,12 @@
 namespace stagehand::core {
 
 Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring,
-                 UnpackMemory& unpack, Helpers* helpers)
+                 UnpackMemory& unpack)
     : device_(device),
       lanes_(lanes),
       registry_(registry),
       ring_(ring),
       unpack_(unpack),
-      helpers_(helpers),
       objects_(device),
       pages_(ring.size()),
       routes_(device, registry) {}
@@ -24,9 +23,6 @@ Status Capture::begin(sh_stream stream) {
     SH_TRY(objects_.open(lanes_));
     sh_backend_event fork = 0;
     SH_TRY(objects_.event(&fork));
-    if (helpers_) SH_TRY(helpers_->record(fork, &objects_.helped()));
-    routes_.set_bond(objects_.helped().bond.get());
-    objects_.unpacker().set_bond(objects_.helped().bond.get());
     SH_TRY(unpack_.open_to_record(&objects_.unpacker()));
     routes_.set_unpacker(&objects_.unpacker());
     SH_TRY(device_.event_record(fork, stream));
@@ -83,36 +79,22 @@ Status Capture::load(Unit& unit, Use& use) {
     // After a failure from here on, these pages belong to no unit, and the graph loads them again when they are needed.
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
-    const uint64_t helped = objects_.helped().bytes();
-    if (Status status = no_throw([&] { return copy(unit, loaded); }); !status.ok()) {
-        follow_failed();
-        return status;
-    }
+    SH_TRY(no_throw([&] { return copy(unit, loaded); }));
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k) = {load_.unit, load_.unit};
     use.loaded = loaded;
     loads_++;
     copied_.commands += load_.copied.commands;
     copied_.bytes += load_.copied.bytes;
-    helped_bytes_ += objects_.helped().bytes() - helped;
     return Status();
 }
 
-// Whatever comes into the pages of an acquire that failed comes after what was recorded, because no release does.
-void Capture::follow_failed() {
-    if (transfer::Bond* const bond = objects_.helped().bond.get(); bond && wrong_.ok())
-        wrong_ = bond->follow_all(objects_.stream());
-}
-
-// The copies of the next load do not wait for what helpers bring of this one.
 Status Capture::copy(Unit& unit, sh_backend_event loaded) {
     const sh_stream copies = objects_.stream();
-    transfer::Bond* const bond = objects_.helped().bond.get();
     SH_TRY(routes_.issue_straight(copies));
     SH_TRY(LoadRoutes::issue_rest(device_, copies, &load_));
-    if (bond && has_on_load(registry_, unit)) SH_TRY(bond->join(copies));
     SH_TRY(call_on_load(registry_, unit, load_.ranges, copies));
-    return bond ? bond->finish(copies, loaded) : device_.event_record(loaded, copies);
+    return device_.event_record(loaded, copies);
 }
 
 Status Capture::acquire(Unit& unit, sh_stream stream) {
@@ -121,9 +103,7 @@ Status Capture::acquire(Unit& unit, sh_stream stream) {
     Use& use = uses_[load_.unit];
     find_missing(unit);
     if (!load_.runs.empty()) SH_TRY(load(unit, use));
-    Status status = use.loaded ? device_.stream_wait_event(stream, use.loaded) : Status();
-    if (!status.ok()) follow_failed();
-    return status;
+    return use.loaded ? device_.stream_wait_event(stream, use.loaded) : Status();
 }
 
 Status Capture::release(Unit& unit, sh_stream stream) {
@@ -147,7 +127,6 @@ Status Capture::note_end(Use& use, sh_stream stream) {
 
 Status Capture::end() {
     SH_TRY(objects_.unpacker().end_record(objects_.stream()));
-    if (transfer::Bond* const bond = objects_.helped().bond.get()) SH_TRY(bond->end_record(objects_.stream()));
     sh_backend_event joined = 0;
     SH_TRY(objects_.event(&joined));
     SH_TRY(device_.event_record(joined, objects_.stream()));
@@ -160,7 +139,6 @@ std::unique_ptr<Graph> Capture::finish() {
     for (const auto& [unit, use] : uses_) units.push_back(unit);
     std::sort(units.begin(), units.end());
     for (const Ring::Page& page : pages_) ring.push_back(page.contents);
-    objects_.helped().drop_unused();
     // Moving the objects is the last thing that may fail. Until then the capture owns them.
     const transfer::Unpacker& unpacker = objects_.unpacker();
     const uint64_t unpack_memory = unpacker.has_recorded() ? unpacker.address() : 0;
@@ -171,7 +149,6 @@ std::unique_ptr<Graph> Capture::finish() {
     graph->loads = loads_;
     graph->pieces = copied_.commands;
     graph->bytes = copied_.bytes;
-    graph->helped_bytes = helped_bytes_;
     return graph;
 }
 

@@ -21,13 +21,10 @@ namespace stagehand::core {
 // loads it into pages that follow the plan. Later uses in the graph find what the graph itself has loaded. The copies
 // are on a stream of their own, in the order of first use. They wait only for uses of their pages that the graph itself
 // has recorded, because the driver would refuse the capture after a wait for an outside event. Packed weights arrive in
-// the runtime's own memory for them, which a launch has for itself, as it has the memory of helpers. The caller holds
-// the runtime's mutex.
+// the runtime's own memory for them, which a launch has for itself. The caller holds the runtime's mutex.
 class Capture {
 public:
-    // `helpers`: null if the own link brings all.
-    Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring, UnpackMemory& unpack,
-            Helpers* helpers);
+    Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring, UnpackMemory& unpack);
 
     // Makes the copy stream join the capture that is under way on `stream`.
     Status begin(sh_stream stream);
@@ -57,7 +54,6 @@ private:
     void find_fences(const Unit& unit);
     Status load(Unit& unit, Use& use);
     Status copy(Unit& unit, sh_backend_event loaded);
-    void follow_failed();
     Status note_end(Use& use, sh_stream stream);
 
     BackendDevice& device_;
@@ -65,7 +61,6 @@ private:
     Registry& registry_;
     const Ring& ring_;
     UnpackMemory& unpack_;
-    Helpers* const helpers_;
     sh_stream stream_ = SH_STREAM_HOST;
     CaptureObjects objects_;
     std::vector<Ring::Page> pages_;  // the pages of the ring, as the graph will have filled them
@@ -73,7 +68,6 @@ private:
     uint64_t releases_ = 0;
     uint64_t loads_ = 0;
     transfer::Issued copied_;  // by all loads
-    uint64_t helped_bytes_ = 0;
     Status wrong_;  // a failure after which copies may overtake what they must come after: there is no graph
     LoadRoutes routes_;
     Load load_;  // the load that is being recorded

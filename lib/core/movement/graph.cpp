@@ -10,7 +10,6 @@ CaptureObjects::CaptureObjects(CaptureObjects&& other) noexcept
     : device_(other.device_),
       lane_(std::move(other.lane_)),
       events_(std::move(other.events_)),
-      helped_(std::move(other.helped_)),
       unpacker_(std::move(other.unpacker_)) {
     other.events_.clear();
 }

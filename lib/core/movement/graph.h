@@ -9,14 +9,13 @@
 #include <stagehand/backend.h>
 
 #include "backend/backend_device.h"
-#include "core/device/helpers.h"
 #include "core/memory/block.h"
 #include "transfer/lane/lane.h"
 #include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
 
-// A lane, relays, an unpacker and events that only one capture uses. They live as long as its graph.
+// A lane, an unpacker and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
     explicit CaptureObjects(BackendDevice& device)
@@ -26,8 +25,6 @@ public:
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
     Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
-    Helpers::Recording& helped() { return helped_; }
-    const Helpers::Recording& helped() const { return helped_; }
     sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
     transfer::Unpacker& unpacker() { return *unpacker_; }
     // Creates an event that nobody else records.
@@ -37,7 +34,6 @@ private:
     BackendDevice* device_;
     transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
-    Helpers::Recording helped_;  // outlives the unpacker
     std::unique_ptr<transfer::Unpacker> unpacker_;
 };
 
@@ -49,13 +45,12 @@ struct Graph {
     std::vector<uint32_t> units;  // the units that the graph uses, ascending
     // For each page of the ring, the unit whose contents the page holds after the graph has run. kNone: no unit.
     std::vector<uint32_t> ring;
-    bool is_helped() const { return !objects.helped().parts.empty(); }
     bool uses(uint32_t unit) const { return std::binary_search(units.begin(), units.end(), unit); }
 
     uint64_t unpack_memory = 0;  // the address of the memory in which it unpacks weights, or 0
 
-    uint64_t loads = 0, pieces = 0, bytes = 0, helped_bytes = 0;  // of one launch
-    sh_backend_event done = 0;                                    // not 0: recorded after the last launch
+    uint64_t loads = 0, pieces = 0, bytes = 0;  // of one launch
+    sh_backend_event done = 0;                  // not 0: recorded after the last launch
     CaptureObjects objects;
 };
 

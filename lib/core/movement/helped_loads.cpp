@@ -37,20 +37,6 @@ void HelpedLoads::queued(Unit& unit, const Mark& begin, bool whole) {
     if (whole) told_ = false;
 }
 
-// What eager uses find of it may be wrong as well.
-void HelpedLoads::launched(std::span<const uint32_t> units, bool wrong) {
-    if (!helpers_) return;
-    note_losses();
-    launch_ = ++last_;
-    if (wrong) told_ = false;
-    for (const uint32_t index : units) {
-        Unit& unit = registry_.unit(index);
-        if (index >= last_of_.size() || !unit.ring_pages) continue;
-        last_of_[index] = last_;
-        if (wrong) lose(unit);
-    }
-}
-
 void HelpedLoads::look(sh_stream lane) {
     if (!helpers_) return;
     note_losses();
@@ -74,7 +60,6 @@ void HelpedLoads::note_losses() {
     if (distrusted == distrusted_) return;
     distrusted_ = distrusted;
     losses_++;
-    if (launch_ > right_) told_ = false;
     for (size_t i = 0; i < last_of_.size(); i++) {
         if (last_of_[i] <= right_) continue;
         Unit& unit = registry_.unit(static_cast<uint32_t>(i));

@@ -37,9 +37,6 @@ public:
     // All copies of the unit's load are queued, or none any more. `whole`: the load has not failed, so that its bytes
     // may be used.
     void queued(Unit& unit, const Mark& begin, bool whole);
-    // A launch was queued in which helpers have a part, and which brings these units. The lane waits for it.
-    // `wrong`: a helper of it has failed since it began.
-    void launched(std::span<const uint32_t> units, bool wrong);
     // Finds out whether helpers have failed. Units whose bytes may be wrong then are loaded again when they are needed.
     // Never waits. `lane`: the stream of the loads that the own link brings.
     void look(sh_stream lane);
@@ -59,7 +56,6 @@ private:
     Contents& contents_;
     Helpers* helpers_ = nullptr;
     uint64_t last_ = 0, right_ = 0;  // the bytes of loads until `right_` are right, or are loaded again
-    uint64_t launch_ = 0;            // the last launch among the loads
     std::vector<uint64_t> last_of_;  // for each unit, its last load in which helpers had a part
     size_t distrusted_ = 0;          // helpers, when losses were noted last
     uint64_t losses_ = 0;

@@ -24,16 +24,10 @@ WriteBack::WriteBack(Device& device, Registry& registry, Changes& changes, Strea
       changed_(changed),
       stats_(stats),
       runtime_name_(runtime_name),
-      lane_(device) {}
+      lane_(device, transfer::Direction::to_host) {}
 
 WriteBack::Store& WriteBack::take() {
-    Store& store = stores_.take([this](Store& made) {
-        made.owner = this;
-        landing_.reserve(stores_.all().size() + 1);
-    });
-    store.number = ++numbers_;
-    store.wrong = false;
-    store.helped = {};
+    Store& store = stores_.take([this](Store& made) { made.owner = this; });
     store.straight.clear();
     store.staged.extents.clear();
     store.staged.waits.clear();
@@ -42,32 +36,28 @@ WriteBack::Store& WriteBack::take() {
 
 Status WriteBack::begin(Unit& unit, Part part) {
     if (unit.memory == Memory::none || unit.writing() != Writing::none) return Status();
-    if (!changes_.is_dirty(unit, part) || lane_.in_doubt()) return Status();
+    if (!changes_.is_dirty(unit, part)) return Status();
     SH_TRY(changes_.take_event(unit));
     Store& store = take();
     store.unit = registry_.index_of(unit);
     Status status;
-    bool lost = false;
-    if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store, &lost); });
-    if (unit.writing() == Writing::none) {  // neither workers nor helpers have the write-back
+    if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store); });
+    if (unit.writing() == Writing::none) {  // workers do not have the write-back
         changes_.end(unit, status.ok());
         stores_.give(store);
     }
-    if (!lost) return status;
-    log_line(SH_LOG_WARNING, "a write-back is begun again later: %s", status.text());
-    return Status();
+    return status;
 }
 
-// `*out_lost`: the failure is that of a helper, and the own link can write all once that helper has ended.
-Status WriteBack::issue(Unit& unit, Store& store, bool* out_lost) {
+Status WriteBack::issue(Unit& unit, Store& store) {
     SH_TRY(streams_.append_events(unit.used_streams(), &store.staged.waits));
     if (unit.load() && unit.load()->issued) store.staged.waits.push_back(unit.load()->done);
     const uint64_t bytes_before = stats_.bytes_to_host;
     collect(unit, store);
     transfer::Issued issued;
-    // Workers issue to the lane, too, and what they issue must not lie between the events of a copy that is timed.
-    const bool alone = store.staged.extents.empty() && !pending_;
-    Status status = lane_.issue(store.straight, store.staged.waits, alone, &store.helped, &issued, out_lost);
+    store.waited.clear(store.staged.waits.size());
+    Status status =
+        transfer::issue(device_, lane_.stream(), store.straight, store.staged.waits, &store.waited, &issued);
     stats_.bytes_to_host += issued.bytes;
     for (const auto& extent : store.staged.extents) stats_.bytes_to_host += status.ok() ? extent.bytes : 0;
     // Also after a failure, because copies that were queued before it still read the unit and write its source.
@@ -78,10 +68,6 @@ Status WriteBack::issue(Unit& unit, Store& store, bool* out_lost) {
         (void)once_more([&] { return lane_.synchronize(); }).ok();
     }
     if (!status.ok()) return status.within(registry_.name_of(unit) + " cannot be written back");
-    if (store.helped.any) {
-        changes_.lands(unit);
-        landing_.push_back(&store);
-    }
     stats_.write_backs++;
     link_.note_use(device_.now_ns());
     link_.weights_queued(stats_.bytes_to_host - bytes_before, 0);
@@ -158,104 +144,13 @@ void WriteBack::write_again(Unit& unit, Status failure) {
     if (!failure.ok()) failure_ = no_throw([&] { return failure.within("a write-back failed"); });
 }
 
-WriteBack::Store* WriteBack::landing_of(const Unit& unit) const {
-    for (Store* const store : landing_)
-        if (store->unit == registry_.index_of(unit)) return store;
-    return nullptr;
-}
-
-void WriteBack::look() {
-    while (!landing_.empty()) {
-        uint32_t done = 0;
-        const Unit& unit = registry_.unit(landing_.front()->unit);
-        if (!device_.event_query(unit.written_back(), &done).ok() || !done) return;
-        if (!land(*landing_.front())) return;
-    }
-}
-
-// The copies of the write-back have ended. Returns false if it stays, because a helper has failed and may still write
-// the source.
-bool WriteBack::land(Store& store) {
-    store.wrong = store.wrong || !lane_.is_right(store.helped);
-    if (store.wrong && lane_.in_doubt()) return false;
-    Unit& unit = registry_.unit(store.unit);
-    std::erase(landing_, &store);
-    changes_.end(unit, !store.wrong);
-    stores_.give(store);
-    write_again(unit, Status());
-    changed_.notify_all();
-    return true;
-}
-
-Status WriteBack::land_until(uint64_t number, std::unique_lock<std::mutex>& lock, bool* out_again) {
-    const uint64_t begun = numbers_;
-    *out_again = false;
-    while (!landing_.empty() && landing_.front()->number <= number)
-        if (!land(*landing_.front())) SH_TRY(end_doubts(lock));
-    *out_again = numbers_ != begun;
-    return Status();
-}
-
-// Waits until what failed helpers had queued writes no source any more.
-Status WriteBack::end_doubts(std::unique_lock<std::mutex>& lock) {
-    while (lane_.in_doubt()) {
-        const StoreLane::Doubt doubt = lane_.doubt();
-        const Status settled = unlocked(lock, [&] { return lane_.settle(); });
-        if (!settled.ok()) return settled.within("changes cannot be written back");
-        lane_.note_settled(doubt);
-    }
-    return Status();
-}
-
-Status WriteBack::begin_left(std::unique_lock<std::mutex>& lock) {
-    if (!lane_.in_doubt()) return Status();
-    SH_TRY(end_doubts(lock));
-    for (Unit& unit : registry_.units())
-        if (unit.live && unit.dirty() && !unit.held) SH_TRY(begin(unit, Part::ring));
-    return Status();
-}
-
-void WriteBack::give_up() {
-    if (landing_.empty()) return;
-    const std::string name = registry_.name_of(registry_.unit(landing_.front()->unit));
-    failure_ = Status(SH_ERROR_BACKEND, name + (landing_.size() > 1 ? " and others were" : " was") +
-                                            " not written back whole: a device that helped has failed, and may still "
-                                            "write the source");
-    for (Store* const store : landing_) {
-        changes_.end(registry_.unit(store->unit), true);
-        stores_.give(*store);
-    }
-    landing_.clear();
-}
-
-Status WriteBack::begin_or_wait(Unit& unit, Part part, std::unique_lock<std::mutex>& lock) {
-    return lane_.in_doubt() ? end_doubts(lock) : begin(unit, part);
-}
-
-// Waits until helpers have no part of the unit's write-back, or something has changed.
-Status WriteBack::wait_to_land(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    const Store* const store = landing_of(unit);
-    if (!store) return Status(SH_ERROR_INTERNAL, "a write-back of helpers is not known");
-    const uint64_t number = store->number;
-    const sh_backend_event landed = unit.written_back();
-    SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(landed); }));
-    Store* const still = landing_of(unit);
-    return still && still->number == number && !land(*still) ? end_doubts(lock) : Status();
-}
-
 Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    while (unit.writing() != Writing::none) {
-        if (unit.writing() == Writing::landing)
-            SH_TRY(wait_to_land(unit, lock));
-        else
-            changed_.wait(lock, [&] { return unit.writing() == Writing::none || unit.writing() == Writing::landing; });
-    }
+    changed_.wait(lock, [&] { return unit.writing() == Writing::none; });
     return take_failure();
 }
 
 bool WriteBack::is_flushed(Unit& unit, const Block& block) {
-    const bool doubtful = (block.flags & SH_BLOCK_MUTABLE) && lane_.in_doubt();
-    return !block.dirty() && !block.written() && !doubtful && changes_.has_landed(unit);
+    return !block.dirty() && !block.written() && changes_.has_landed(unit);
 }
 
 Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::mutex>& lock) {
@@ -270,15 +165,13 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
                             registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held")
                    : Status();
     }));
-    // All write-backs are begun before the first wait, unless a helper has failed.
+    // All write-backs are begun before the first wait.
     SH_TRY(each([&](Block& block, Unit& unit) { return block.dirty() ? begin(unit, Part::all) : Status(); }));
     return each([&](Block& block, Unit& unit) -> Status {
         const sh_block id = block.id;
         while (block.id == id && !is_flushed(unit, block)) {  // checked again after each wait
             if (unit.writing() != Writing::none) {
                 SH_TRY(wait(unit, lock));
-            } else if (lane_.in_doubt()) {
-                SH_TRY(end_doubts(lock));
             } else if (block.dirty()) {
                 if (block.held)
                     return Status(
@@ -329,13 +222,8 @@ void WriteBack::drain(std::unique_lock<std::mutex>& lock) {
 }
 
 Status WriteBack::finish(std::unique_lock<std::mutex>& lock) {
-    for (bool again = true; again;) {
-        drain(lock);
-        const uint64_t begun = numbers_;
-        SH_TRY(lane_.synchronize());
-        (void)land_until(begun, lock, &again).ok();  // a helper that still writes host memory is done with the units
-    }
-    return Status();
+    drain(lock);
+    return lane_.synchronize();
 }
 
 }  // namespace stagehand::core

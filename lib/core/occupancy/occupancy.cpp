@@ -285,7 +285,6 @@ void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
 bool Occupancy::let_go(Extent& extent) noexcept {
     const Status gone = passage_.is_doubtful() ? passage_.settle() : Status();
     const Status closed = gone.ok() ? extent.close() : gone;
-    (void)passage_.settle_host().ok();  // memory that a helper may write stays by itself
     if (closed.ok()) return true;
     log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
     if (!gone.ok()) extent.host().abandon();  // copies may use it for ever

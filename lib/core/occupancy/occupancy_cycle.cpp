@@ -78,7 +78,6 @@ void Occupancy::set_state(const std::vector<Tag*>& tags, uint32_t state) {
 void Occupancy::note_carried(const Carried& before, sh_occupancy_change* out) const {
     const Carried& now = passage_.carried();
     out->copied_bytes = now.bytes - before.bytes;
-    out->helped_bytes = now.helped - before.helped;
     out->packed_bytes = now.packed - before.packed;
 }
 
@@ -151,8 +150,6 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const PauseWishes& wishes = made->wishes;
     for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents).leaving;
     stop_preparing(extents);
-    if (std::ranges::any_of(extents, [](const Extent* extent) { return extent->leaving == Leaving::stage; }))
-        SH_TRY(passage_.settle_host());
     std::vector<Extent*> taken;
     SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes, &taken); }));
     made->unchanged_bytes = made->times.for_comparison(
@@ -160,7 +157,7 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const Status left = passage_.leave(extents, fill_);
     fill_.stop();
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
-        if (!passage_.is_doubtful() && !passage_.host_is_doubtful())
+        if (!passage_.is_doubtful())
             for (Extent* const extent : taken) extent->drop_host_memory();
         return left.within("the tags run");
     }

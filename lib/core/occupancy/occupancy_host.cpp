@@ -104,7 +104,6 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
-    SH_TRY(passage_.settle_host());
     fill_.stop();
     std::vector<Extent*> wanted;
     const Status status = no_throw([&] {
@@ -154,7 +153,6 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     SH_TRY(turn.take(*this, false));
     retry_retired();
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
-    SH_TRY(passage_.settle_host());
     fill_.stop();
     preparing_.clear();
     passage_.free_buffers();

@@ -34,14 +34,7 @@ Status Passage::open() {
 
 Status Passage::leave(std::span<Extent* const> extents, transfer::HostFill& fill) {
     first_ = count_ = 0;
-    to_host_.gather(pinned_bytes(
-                        extents, [](const Handle& handle) { return handle.filled; }, is_to_leave),
-                    "sh_pause()");
-    bool over = true;
-    const Status status = attempt(
-        to_host_, [&] { return empty_all(extents, fill); }, &over);
-    if (over) disband();
-    return status;
+    return attempt([&] { return empty_all(extents, fill); });
 }
 
 Status Passage::empty_all(std::span<Extent* const> extents, transfer::HostFill& fill) {
@@ -77,7 +70,7 @@ Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fil
 // The headers of packed pages are pinned last. So all of the host memory is waited for.
 Status Passage::choose_packing(Extent& extent, std::span<Page> pages, transfer::HostFill& fill) {
     const auto is_packable = [&](const Page& page) { return is_to_leave(page) && extent.may_be_packed(page); };
-    bool packed = !to_host_.helped() && std::any_of(pages.begin(), pages.end(), is_packable) && packs_.value_or(false);
+    bool packed = std::any_of(pages.begin(), pages.end(), is_packable) && packs_.value_or(false);
     if (packed) SH_TRY(fill.wait_for(extent.host(), extent.host_end(), &packed));
     for (Page& page : pages)
         if (is_to_leave(page)) page.packed = packed && is_packable(page) ? extent.packs_as() : 0;
@@ -98,7 +91,7 @@ bool Passage::packs() {
 
 Status Passage::finish_oldest_departure() {
     const Move move = moves_[first_];
-    SH_TRY(wait_for_oldest(to_host_));
+    SH_TRY(wait_for_oldest());
     return finish_departure(move);
 }
 
@@ -117,15 +110,9 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     // A copy that may be under way may use a buffer of the ferry.
     if (doubtful_ && ferry_.is_open()) SH_TRY(settle());
     first_ = count_ = 0;
-    to_device_.gather(pinned_bytes(
-                          extents, [](const Handle& handle) { return !handle.filled; }, comes_plain),
-                      "sh_resume()");
-    bool over = true;
-    const Status status = attempt(
-        to_device_, [&] { return fill_all(extents, taken); }, &over);
-    if (!over) return status;  // copies that may be under way write into memory that must stay
-    disband();
+    const Status status = attempt([&] { return fill_all(extents, taken); });
     if (!status.ok()) {
+        if (doubtful_) return status;  // copies that may be under way write into memory that must stay
         give_back(taken);
         return status;
     }
@@ -150,7 +137,7 @@ Status Passage::fill_all(std::span<Extent* const> extents, std::vector<Move>& ta
 
 Status Passage::finish_oldest_arrival() {
     const Move move = moves_[first_];
-    SH_TRY(wait_for_oldest(to_device_));
+    SH_TRY(wait_for_oldest());
     if (move.extent->leaving == Leaving::stage) arrived_(*move.extent, move.extent->used_bytes(*move.handle));
     return Status();
 }
@@ -178,32 +165,12 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 
 // --- Both ---
 
-// Does what is left again, if a helper has failed, which is then left out. Sets `out_over` to false if copies may be
-// under way.
+// After a failure, copies may be under way only if the passage is doubtful.
 template <class Work>
-Status Passage::attempt(HelpedLane& lane, Work&& work, bool* out_over) {
-    for (;;) {
-        distrusted_ = lane.distrusted();
-        Status status = no_throw(work);
-        *out_over = status.ok() || end_copies().ok();
-        if (status.ok() || !*out_over || lane.host_is_doubtful()) return status;
-        (void)lane.check().ok();  // a helper's failure may have come as one of the device
-        if (!lane.has_lost_helper()) return status;
-    }
-}
-
-// The bytes that helpers may copy: of wanted pages of handles that have what is asked for, in host memory.
-template <class Has, class Wanted>
-uint64_t Passage::pinned_bytes(std::span<Extent* const> extents, Has&& has, Wanted&& wanted) {
-    uint64_t bytes = 0;
-    for (Extent* const extent : extents) {
-        if (extent->leaving != Leaving::stage || extent->file()) continue;
-        if (extent->host().data() && !extent->host().pins()) continue;
-        for (const Handle& handle : extent->handles())
-            for (const Page& page : has(handle) ? extent->pages_of(handle) : std::span<Page>())
-                bytes += wanted(page) ? page.bytes : 0;
-    }
-    return bytes;
+Status Passage::attempt(Work&& work) {
+    Status status = no_throw(work);
+    if (!status.ok()) (void)end_copies().ok();
+    return status;
 }
 
 // Calls copy(first page, bytes) for the pages that are wanted, in pieces of neighbours, here and in host memory. A
@@ -227,7 +194,7 @@ Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& c
 }
 
 // What cannot be told to have ended is found out by end_copies().
-Status Passage::copy_packed(HelpedLane& lane, const Extent& extent, const Page& first, uint64_t bytes) {
+Status Passage::copy_packed(CopyLane& lane, const Extent& extent, const Page& first, uint64_t bytes) {
     bool doubtful = false;
     return lane.copy_packed(tiles_at(extent.address() + first.offset, extent.tiles_at(first, bytes)), {}, &doubtful);
 }
@@ -250,55 +217,37 @@ Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool le
     return Status();
 }
 
-Status Passage::note_end(Move move, HelpedLane& lane) {
+Status Passage::note_end(Move move, CopyLane& lane) {
     const size_t slot = (first_ + count_) % kAhead;
     SH_TRY(lane.record(events_[slot]));
-    const uint64_t helped = to_host_.helped_bytes() + to_device_.helped_bytes();
-    queued_.helped = helped - std::exchange(helped_before_, helped);
     move.carried = std::exchange(queued_, {});
     moves_[slot] = move;
     count_++;
     return Status();
 }
 
-Status Passage::wait_for_oldest(HelpedLane& lane) {
+Status Passage::wait_for_oldest() {
     const uint64_t began = device_.now_ns();
     const Status ended = device_.event_synchronize(events_[first_]);  // not twice: the error may be that of the copy
     wait_ns_ += device_.now_ns() - began;
     SH_TRY(ended);
-    SH_TRY(lane.check());
-    if (lane.distrusted() != distrusted_)
-        return Status(SH_ERROR_BACKEND, "a helper failed, so that its copies cannot be trusted");
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
     const Carried& moved = moves_[first_].carried;
     carried_.bytes += moved.bytes;
-    carried_.helped += moved.helped;
     carried_.packed += moved.packed;
     first_ = (first_ + 1) % kAhead;
     count_--;
     return Status();
 }
 
-Status Passage::settle() {
-    SH_TRY(end_copies());
-    disband();
-    return Status();
-}
-
-Status Passage::settle_host() { return to_host_.end_doubt(); }
-
-// A helper that cannot be let go now is let go after the next call.
-void Passage::disband() {
-    for (HelpedLane* const lane : {&to_host_, &to_device_}) (void)lane->disband().ok();
-}
+Status Passage::settle() { return end_copies(); }
 
 Status Passage::end_copies() {
     ferry_.cancel();
     first_ = count_ = 0;
     queued_ = {};
-    helped_before_ = to_host_.helped_bytes() + to_device_.helped_bytes();
     Status status;
-    for (HelpedLane* const lane : {&to_host_, &to_device_}) {
+    for (CopyLane* const lane : {&to_host_, &to_device_}) {
         if (const Status ended = lane->synchronize(); !ended.ok()) status = ended;
     }
     doubtful_ = !status.ok();

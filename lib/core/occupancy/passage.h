@@ -11,7 +11,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/device/helped_lane.h"
+#include "core/device/copy_lane.h"
 #include "core/occupancy/extent.h"
 #include "transfer/host/ferry.h"
 #include "transfer/host/host_fill.h"
@@ -21,7 +21,6 @@ namespace stagehand::core {
 // What a passage has moved.
 struct Carried {
     uint64_t bytes = 0;
-    uint64_t helped = 0;  // the part of them that helpers have copied
     uint64_t packed = 0;  // the part of them that crossed the link packed
 };
 
@@ -34,8 +33,8 @@ public:
     Passage(Device& device, Arrived arrived)
         : device_(device.backend()),
           arrived_(std::move(arrived)),
-          to_host_(device, transfer::Direction::to_host, true),
-          to_device_(device, transfer::Direction::to_device, true),
+          to_host_(device, transfer::Direction::to_host),
+          to_device_(device, transfer::Direction::to_device),
           ferry_(device.backend()) {}
     ~Passage();
     Passage(const Passage&) = delete;
@@ -47,7 +46,7 @@ public:
     // Where the copies to host memory are queued.
     sh_stream stream_to_host() const { return to_host_.stream(); }
     // Copies the pages of those extents that are staged, as Page::copied says, and gives their device memory back.
-    // Packs what may be packed, if the device can and no helper copies.
+    // Packs what may be packed, if the device can.
     // Nothing else uses the memory. Waits for the host memory that `fill` still prepares. On failure nothing is copied
     // any more, and each handle is either filled or its contents are in host memory.
     Status leave(std::span<Extent* const> extents, transfer::HostFill& fill);
@@ -67,10 +66,6 @@ public:
     // not be freed.
     bool is_doubtful() const { return doubtful_; }
     Status settle();
-    // The same for a helper that has failed: it may write host memory, but not the device's. Until settle_host() has
-    // succeeded, host memory must not be freed or used for other contents.
-    bool host_is_doubtful() const { return to_host_.host_is_doubtful(); }
-    Status settle_host();
 
     const Carried& carried() const { return carried_; }  // since the passage was opened
     uint64_t wait_ns() const { return wait_ns_; }        // for copies, since then
@@ -88,39 +83,33 @@ private:
     Status copy_back(Extent& extent, Handle& handle);
     Status carry(Extent& extent, const Page& first, uint64_t bytes, bool leaves);
     Status choose_packing(Extent& extent, std::span<Page> pages, transfer::HostFill& fill);
-    Status copy_packed(HelpedLane& lane, const Extent& extent, const Page& first, uint64_t bytes);
+    Status copy_packed(CopyLane& lane, const Extent& extent, const Page& first, uint64_t bytes);
     static bool is_to_leave(const Page& page) { return page.used && page.copied; }
     static bool is_to_come(const Page& page) { return page.used; }
-    static bool comes_plain(const Page& page) { return page.used && !page.packed; }
     template <class Wanted, class Copy>
     Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
-    Status note_end(Move move, HelpedLane& lane);
+    Status note_end(Move move, CopyLane& lane);
     Status end_copies();
-    void disband();
-    Status wait_for_oldest(HelpedLane& lane);
+    Status wait_for_oldest();
     Status finish_oldest_arrival();
     Status finish_oldest_departure();
     Status finish_departure(const Move& move);
-    template <class Has, class Wanted>
-    static uint64_t pinned_bytes(std::span<Extent* const> extents, Has&& has, Wanted&& wanted);
     template <class Work>
-    Status attempt(HelpedLane& lane, Work&& work, bool* out_over);
+    Status attempt(Work&& work);
     Status empty_all(std::span<Extent* const> extents, transfer::HostFill& fill);
     Status fill_all(std::span<Extent* const> extents, std::vector<Move>& taken);
     void give_back(const std::vector<Move>& taken) noexcept;
 
     BackendDevice& device_;
     const Arrived arrived_;
-    HelpedLane to_host_, to_device_;
+    CopyLane to_host_, to_device_;
     sh_backend_event events_[kAhead] = {};
     Move moves_[kAhead];
     transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry
     transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
-    Carried carried_, queued_;    // the latter: of the move that is queued next
-    size_t distrusted_ = 0;       // helpers, when the call's latest attempt began
-    uint64_t helped_before_ = 0;  // what helpers had been given when the last move was queued
+    Carried carried_, queued_;  // the latter: of the move that is queued next
     uint64_t wait_ns_ = 0;
     std::optional<bool> packs_;  // whether the device does, once somebody has asked
 };

@@ -134,7 +134,7 @@ void Planner::state_problem(const Order& order, const Limits& limits) {
     problem_.link_bytes_per_ns = limits.link_bytes_per_ns / least_cost_;
     problem_.copy_latency_ns = limits.copy_latency_ns;
     problem_.contiguous = !registry_.maps_pages();
-    problem_.back_bytes_per_ns = speeds_of(limits).own_bytes_per_ns + limits.back_helped_bytes_per_ns;
+    problem_.back_bytes_per_ns = speeds_of(limits).own_bytes_per_ns;
 }
 
 Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {

@@ -21,7 +21,6 @@ constexpr int kPlansInAnAcquire = 2;
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
     if (!parts_.gate.is_open()) return;
-    parts_.write_back.look();  // pages that have been written back are free
     if (plan_.exists() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
 }
 

@@ -182,7 +182,6 @@ void Blocks::forget_units(std::span<const uint32_t> gone, Lock& lock) {
 Status Blocks::describe(sh_block id, sh_block_state* out) const {
     const Block* const block = parts_.registry.find(id);
     if (!block) return parts_.unknown_block(id);
-    if (parts_.gate.is_open()) parts_.write_back.look();
     const Unit& unit = parts_.registry.unit(block->unit);
     const uint64_t page = parts_.page_bytes();
     const uint64_t begin = block->address - unit.address, end = begin + block->bytes;

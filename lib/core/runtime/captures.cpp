@@ -1,6 +1,5 @@
 #include "core/runtime/captures.h"
 
-#include "base/log.h"
 #include "base/no_throw.h"
 
 namespace stagehand::core {
@@ -36,9 +35,8 @@ Status Captures::begin(sh_stream stream) {
         return Status(SH_ERROR_INVALID_STATE, "the stream is not capturing: begin the driver's capture first");
     abandoned_.clear();
     abandoned_.reserve(1);  // so that abandoning the capture cannot fail
-    const bool helped = parts_.helpers.any() && parts_.device->helped_in_graphs();
     auto capture = std::make_unique<Capture>(backend, parts_.device->lanes(), parts_.registry, parts_.ring,
-                                             parts_.unpack_memory, helped ? &parts_.helpers : nullptr);
+                                             parts_.unpack_memory);
     if (Status status = no_throw([&] { return capture->begin(stream); }); !status.ok()) {
         abandoned_.push_back(std::move(capture));  // the engine's capture may already contain the objects of this one
         return status;
@@ -100,10 +98,6 @@ Status Captures::end(sh_stream stream, std::unique_ptr<Graph>* out_graph) {
         if (out_graph) *out_graph = capture_->finish();
         return Status();
     });
-    if (out_graph && *out_graph && (*out_graph)->bytes && !(*out_graph)->is_helped() && parts_.helpers.any())
-        log_line(
-            SH_LOG_INFO, "%s: the graph copies over the device's own link alone: %s", parts_.gate.name().c_str(),
-            parts_.device->helped_in_graphs() ? "no helper could bring a part of a copy" : "see SH_HELPED_IN_GRAPHS");
     if (!out_graph || !status.ok()) abandoned_.push_back(std::move(capture_));  // begin() has reserved room
     capture_.reset();
     parts_.gate.capture_ends();

@@ -44,7 +44,7 @@ Status Clearance::remove(const Obstacle& obstacle, const Unit* wanted, Lock& loc
             parts_.loader.cancel(there, lock);
             break;
         case Obstacle::dirty:
-            SH_TRY(parts_.write_back.begin_or_wait(there, WriteBack::Part::ring, lock));
+            SH_TRY(parts_.write_back.begin(there, WriteBack::Part::ring));
             break;
         case Obstacle::writing:
             SH_TRY(parts_.write_back.wait(there, lock));

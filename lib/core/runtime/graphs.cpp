@@ -161,11 +161,6 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (graph->unpack_memory && graph->unpack_memory != parts_.unpack_memory.unpacker().address())
         return Status(SH_ERROR_STALE, "the graph unpacks weights in memory that " + parts_.gate.title() +
                                           " has at another address since: capture the graph again");
-    if (Status stale = parts_.helpers.can_launch(graph->objects.helped()); !stale.ok()) {
-        parts_.loader.look_at_helpers();  // the launch before may have been wrong
-        SH_TRY(parts_.take_failure());
-        return stale;
-    }
     SH_TRY(parts_.check_no_capture(stream));
     launch_.reset();
     if (!parts_.gate.in_step()) {
@@ -179,8 +174,6 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     Status status = no_throw([&] {
         const uint64_t losses = parts_.loader.helped().losses();
         parts_.ring.expect_launch();
-        for (const uint32_t unit : graph->units)  // so that launched() cannot fail
-            (void)parts_.loader.helped().mark(parts_.registry.unit(unit));
         if (entered_unpacks())
             parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
         SH_TRY(clear_ring(lock));
@@ -193,13 +186,10 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
             return Status(SH_ERROR_BACKEND,
                           "a device that helps has failed: weights of the graph are to be loaded again");
         }
-        SH_TRY(parts_.helpers.can_launch(graph->objects.helped()));  // again, because the loads used them
-        if (graph->is_helped()) parts_.helpers.begin_launch(graph->objects.helped());
         return order_launch(stream);
     });
     if (!status.ok()) {
         if (entered_unpacks()) (void)parts_.loader.synchronize().ok();  // no load stands for what bring_kept() copies
-        parts_.helpers.end_launch();
         entered_ = nullptr;
         parts_.gate.graph_left();
     }
@@ -225,8 +215,6 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     // The launch and the loads that follow it use the same memory for packed weights.
     if (transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
         status = unpacker.follow(parts_.loader.stream(), graph.done);
-    if (status.ok() && graph.is_helped())  // likewise the memory of helpers
-        status = parts_.helpers.follow_launch(graph.objects.helped(), parts_.loader.stream(), graph.done);
     if (status.ok()) status = no_throw([&] { return parts_.streams.number(stream, &number); });
     if (status.ok()) {
         parts_.streams.mark(number);
@@ -234,21 +222,14 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     }
     // Without an event, nobody could wait for the launch later. So this call waits for it now.
     if (!status.ok())
-        if (Status waited = backend.stream_synchronize(stream); !waited.ok()) {
-            if (graph.is_helped()) parts_.helpers.lose_all();
+        if (Status waited = backend.stream_synchronize(stream); !waited.ok())
             status = Status(SH_ERROR_RUNTIME_LOST,
                             std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
-        }
-    if (graph.is_helped()) {
-        parts_.loader.helped().launched(graph.units, parts_.helpers.is_distrusted(graph.objects.helped()));
-        parts_.helpers.end_launch();
-    }
     if (graph.done) parts_.ring.launched(graph.done);
     parts_.contents.take_over(graph.ring, graph.units, graph.done, uint64_t(1) << number);
     parts_.stats.loads += graph.loads;
     parts_.stats.load_pieces += graph.pieces;
     parts_.stats.bytes_to_device += graph.bytes;
-    parts_.stats.helped_bytes += graph.helped_bytes;
     entered_ = nullptr;
     parts_.gate.graph_left();
     if (launch_) {

@@ -15,7 +15,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes, std::
       registry(device->backend(), device->page_bytes(), device->staging().piece_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
-      helpers(*device, transfer::Direction::to_device, false),
+      helpers(*device),
       unpack_memory(device->backend(), device->pool(), device->lanes()),
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
       loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,

@@ -114,7 +114,7 @@ Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
     SH_TRY(parts_.gate.note(flush_dirty(lock)));
     SH_TRY(parts_.gate.note(quiesce(lock)));
-    SH_TRY(parts_.gate.note(rest_helpers()));
+    SH_TRY(parts_.gate.note(parts_.helpers.rest()));
     away_.emptied = true;
     SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
     return parts_.gate.note(parts_.placement.clear());
@@ -123,14 +123,10 @@ Status PlanInForce::empty(Lock& lock) {
 Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
     SH_TRY(parts_.helpers.rest());
-    // A helper that may still write host memory has nothing to do with the device's.
-    SH_TRY(no_throw([&] { return parts_.write_back.give_up(), Status(); }));
-    const Status helpers = parts_.write_back.rest();
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
     SH_TRY(parts_.placement.clear());
-    SH_TRY(parts_.device->pool().trim(0));
-    return helpers;
+    return parts_.device->pool().trim(0);
 }
 
 Planner::Limits PlanInForce::limits() const {
@@ -141,7 +137,6 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
     limits.helped_bytes_per_ns = parts_.helpers.speed();
-    limits.back_helped_bytes_per_ns = parts_.write_back.helpers_speed();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
         limits.unpack_batch_bytes = parts_.unpack_memory.batch_bytes(parts_.device->arbiter().total_pages());
@@ -214,17 +209,11 @@ Status PlanInForce::quiesce(Lock& lock) {
     return status;
 }
 
-// For a plan with these places, while nothing is under way.
-Status PlanInForce::choose_helpers(std::span<const Place> places, bool streams) {
-    if (!streams) return rest_helpers();
+// While nothing is under way.
+Status PlanInForce::choose_helpers(bool streams) {
+    if (!streams) return parts_.helpers.rest();
     parts_.helpers.get_ready();
-    uint64_t pages = 0;  // that the engine may change, and that leave in each step
-    for (uint32_t i = 0; i < places.size(); i++) {
-        const auto blocks = parts_.registry.blocks_of(parts_.registry.unit(i));
-        if (std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.flags & SH_BLOCK_MUTABLE; }))
-            pages += places[i].ring_pages;
-    }
-    return parts_.write_back.take_helpers(pages * parts_.page_bytes());
+    return Status();
 }
 
 std::vector<bool> PlanInForce::changing_units() const {
@@ -261,11 +250,6 @@ void PlanInForce::look_at_changes() {
     if (!changes_differ_) return;
     changes_interval_ = std::clamp(2 * changes_interval_, kLeastInterval, kMostInterval);
     changes_wait_ = changes_interval_;
-}
-
-Status PlanInForce::rest_helpers() {
-    const Status loads = parts_.helpers.rest(), back = parts_.write_back.rest();
-    return loads.ok() ? back : loads;
 }
 
 Status PlanInForce::flush_dirty(Lock& lock) {
@@ -388,7 +372,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         status = no_throw([&] {
             SH_TRY(flush_dirty(lock));
             SH_TRY(quiesce(lock));
-            SH_TRY(choose_helpers(result.places, result.bytes_per_step > 0));
+            SH_TRY(choose_helpers(result.bytes_per_step > 0));
             return put_into_force(result, lock);
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force

@@ -173,18 +173,10 @@ Status Runtime::synchronize(Lock& lock) {
     parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
     parts_.write_back.drain(lock);
     parts_.loader.helped().expect_all(parts_.loader.stream());
-    Status status;
-    for (bool again = true; again && status.ok();) {
-        again = false;
-        status = parts_.write_back.begin_left(lock);
-        const uint64_t begun = parts_.write_back.begun();
-        if (!status.ok()) break;
-        status = unlocked(lock, [&] {
-            const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
-            return loads.ok() ? back : loads;
-        });
-        if (status.ok()) status = parts_.write_back.land_until(begun, lock, &again);
-    }
+    Status status = unlocked(lock, [&] {
+        const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
+        return loads.ok() ? back : loads;
+    });
     for (Unit& unit : parts_.registry.units()) {
         Status failure;
         parts_.loader.settle(unit, &failure);

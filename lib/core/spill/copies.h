@@ -41,7 +41,6 @@ struct SavedCopy {
     bool has_left = false;          // the copy to the host is known to have ended
     uint32_t format = 0;            // SH_FORMAT_* of its elements; 0: unknown
     bool packed = false;            // host memory has it in tiles
-    bool helped = false;            // helpers have copied a part of it to the host
     uint32_t ordinal = UINT32_MAX;  // in the order of its step; UINT32_MAX: of an earlier step
     bool checked = false;           // `checksum` is known
     uint64_t checksum = 0;

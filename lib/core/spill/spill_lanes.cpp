@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "base/log.h"
 #include "base/no_throw.h"
@@ -28,10 +27,8 @@ Status unknown_end(const Status& why) {
 
 SpillLanes::SpillLanes(Device& device)
     : device_(device.backend()),
-      to_host_(device, transfer::Direction::to_host, false),
-      to_device_(device, transfer::Direction::to_device, false),
-      out_(device_, to_host_),
-      back_(device_, to_device_),
+      to_host_(device, transfer::Direction::to_host),
+      to_device_(device, transfer::Direction::to_device),
       stalls_(device.backend()) {}
 
 SpillLanes::~SpillLanes() {
@@ -42,8 +39,6 @@ SpillLanes::~SpillLanes() {
 Status SpillLanes::open(bool packs) {
     SH_TRY(to_host_.open());
     SH_TRY(to_device_.open());
-    SH_TRY(out_.open());
-    SH_TRY(back_.open());
     SH_TRY(device_.event_create(false, &leaves_after_));
     SH_TRY(device_.event_create(false, &comes_back_after_));
     if (packs) {
@@ -54,29 +49,10 @@ Status SpillLanes::open(bool packs) {
     return Status();
 }
 
-bool SpillLanes::packs(const SavedCopy& copy) const { return packs_ && !is_helped() && may_be_packed(copy); }
+bool SpillLanes::packs(const SavedCopy& copy) const { return packs_ && may_be_packed(copy); }
 
-void SpillLanes::gather(uint64_t bytes) {
-    to_host_.gather(bytes, "to spill");
-    to_device_.gather(bytes, "to restore");
-}
-
-// Nobody can ask helpers afterwards whether they have failed.
-void SpillLanes::disband() {
-    for (const auto& [lane, trust] : {std::pair(&to_host_, &out_), std::pair(&to_device_, &back_)}) {
-        if (!lane->helped()) continue;
-        const bool ended = lane->synchronize().ok();
-        if (ended) (void)trust->has_ended(trust->last());
-        (void)lane->disband().ok();  // as far as the driver lets it: else the helpers are kept
-        trust->note_losses();
-    }
-}
-
-void SpillLanes::begin_call() {
-    checked_ = SH_STREAM_HOST;  // a stream of an earlier call may capture by now
-    out_.look();
-    back_.look();
-}
+// A stream of an earlier call may capture by now.
+void SpillLanes::begin_call() { checked_ = SH_STREAM_HOST; }
 
 Status SpillLanes::check_stream(sh_stream stream) {
     SH_TRY(ask_whether_captures(stream));
@@ -114,29 +90,24 @@ Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t n
     return Status();
 }
 
-// If one piece fails after others were queued, or in the middle of them, waits for those. What fails with a helper
-// comes again, over the other links.
-Status SpillLanes::in_pieces(HelpedLane& lane, Trust& trust, uint64_t address, transfer::PoolBuffer& buffer,
-                             uint64_t bytes, bool* doubtful) {
-    for (uint64_t at = 0; at < bytes;) {
-        const uint64_t piece = std::min(bytes - at, kSpillPiece);
-        const Status queued =
-            no_throw([&] { return lane.copy(address + at, static_cast<char*>(buffer.data) + at, piece); });
-        at += piece;
+// If one piece fails after others were queued, waits for those.
+Status SpillLanes::in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
+                             bool* doubtful) {
+    for (uint64_t at = 0; at < bytes; at += kSpillPiece) {
+        const Status queued = no_throw([&] {
+            return lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
+        });
         if (queued.ok()) continue;
-        const Status waited = at > piece || lane.helped() ? lane.synchronize() : Status();
-        *doubtful = !waited.ok() || lane.host_is_doubtful();
-        if (*doubtful) return unknown_end(waited.ok() ? queued : waited);
-        if (!lane.has_lost_helper()) return queued;
-        trust.note_losses();  // of the copies before this one
-        at = 0;
+        const Status waited = at ? lane.synchronize() : Status();
+        *doubtful = !waited.ok();
+        return waited.ok() ? queued : unknown_end(waited);
     }
     return Status();
 }
 
 // Records the event after a copy that was queued. If the driver refuses, the caller waits for the copy instead: an
 // event that was not recorded counts as done.
-Status SpillLanes::end_of_copy(HelpedLane& lane, sh_backend_event event, bool* doubtful) {
+Status SpillLanes::end_of_copy(CopyLane& lane, sh_backend_event event, bool* doubtful) {
     const Status recorded = lane.record(event);
     if (recorded.ok()) return Status();
     const Status waited = lane.synchronize();
@@ -148,22 +119,17 @@ Queued SpillLanes::out(SavedCopy& copy) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     Queued queued;
     queued.status = no_throw([&] {
-        SH_TRY(to_host_.end_doubt());  // whose buffer this was, a helper may still write it
         SH_TRY(leave_after(copy.streams));
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
-        const uint64_t helped = to_host_.helped_bytes();
-        if (to_host_.helped()) SH_TRY(leave_with_help(copy));
         SH_TRY(copy.packed ? pack(copy, &queued.doubtful)
-                           : in_pieces(to_host_, out_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
-        copy.helped = to_host_.helped_bytes() != helped;
+                           : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
         return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
     });
-    if (queued.status.ok()) copy.departure = out_.queued(copy.helped);
-    out_.note_losses();
+    if (queued.status.ok()) copy.departure = ++departures_;
     return queued;
 }
 
-Status SpillLanes::packed(HelpedLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
+Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
                           bool* doubtful) {
     const Status status = lane.copy_packed(tiles, after, doubtful);
     return *doubtful ? unknown_end(status) : status;
@@ -173,16 +139,6 @@ Status SpillLanes::packed(HelpedLane& lane, const sh_backend_tiles& tiles, std::
 Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
     const std::array after = {fence_of(copy.streams), copy.buffer->emptied, copy.buffer->filled};
     return packed(to_host_, tiles_of(copy, copy.span.address), after, doubtful);
-}
-
-// Copies do not end in the order of one lane now. Another one may still be on its way into the buffer, if its tensor
-// was released meanwhile.
-Status SpillLanes::leave_with_help(const SavedCopy& copy) {
-    const transfer::PoolBuffer& buffer = *copy.buffer;
-    SH_TRY(device_.stream_wait_event(to_host_.stream(), buffer.filled));
-    const std::array after = {fence_of(copy.streams), buffer.emptied, buffer.filled};
-    to_host_.come_after(after, 0);
-    return Status();
 }
 
 Status SpillLanes::come_back_after(sh_stream stream) {
@@ -195,52 +151,19 @@ Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
     queued.status = no_throw([&] {
         SH_TRY(lane_waits(to_device_.stream(), buffer.filled, copy.departure, &departures_waited_for_));
         const std::array after = {comes_back_after_, buffer.filled};
-        if (to_device_.helped()) to_device_.come_after(after, buffer.filled);
-        const uint64_t helped = to_device_.helped_bytes();
         SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after, &queued.doubtful)
-                           : in_pieces(to_device_, back_, address, buffer, copy.span.bytes, &queued.doubtful));
-        buffer.emptying = back_.queued(to_device_.helped_bytes() != helped);
+                           : in_pieces(to_device_, address, buffer, copy.span.bytes, &queued.doubtful));
+        buffer.emptying = ++returns_;
         return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
     });
-    back_.note_losses();
     return queued;
 }
 
 Status SpillLanes::has_left(const SavedCopy& copy, bool* out) {
     uint32_t done = 0;
     SH_TRY(device_.event_query(copy.buffer->filled, &done));
-    if (done) SH_TRY(check_left(copy));
     *out = done;
     return Status();
-}
-
-Status SpillLanes::check_left(const SavedCopy& copy) {
-    if (!copy.helped || out_.is_right(copy.departure)) return Status();
-    if (!is_lost(copy)) SH_TRY(wait_on_host(copy.buffer->filled));
-    if (out_.has_ended(copy.departure)) return Status();
-    return Status(SH_ERROR_BACKEND, "a device that helps has failed, and had copied a part of the tensor");
-}
-
-bool SpillLanes::may_come_back(const SavedCopy& copy) {
-    if (!copy.helped || out_.is_right(copy.departure) || is_lost(copy)) return true;
-    uint32_t done = 0;
-    return device_.event_query(copy.buffer->filled, &done).ok() && done;
-}
-
-bool SpillLanes::is_return_lost(const SavedCopy& copy) {
-    const transfer::PoolBuffer& buffer = *copy.buffer;
-    uint32_t done = 0;
-    if (to_device_.helped() && !back_.is_right(buffer.emptying) && device_.event_query(buffer.emptied, &done).ok() &&
-        done)
-        (void)back_.has_ended(buffer.emptying);
-    return back_.is_lost(buffer.emptying);
-}
-
-Status SpillLanes::check_returns() {
-    if (!back_.take_losses()) return Status();
-    return Status(SH_ERROR_BACKEND,
-                  "a device that helps has failed, and may have brought back a part of tensors that "
-                  "the step has used: the step's results cannot be trusted");
 }
 
 Status SpillLanes::wait_for_out(const SavedCopy& copy, sh_stream stream) { return wait(copy.buffer->filled, stream); }
@@ -279,7 +202,7 @@ Status SpillLanes::wait_on_host(sh_backend_event event) {
 
 Status SpillLanes::settle() {
     Status status;
-    for (HelpedLane* const lane : {&to_host_, &to_device_}) {
+    for (CopyLane* const lane : {&to_host_, &to_device_}) {
         const Status ended = lane->synchronize();
         if (!ended.ok()) status = unknown_end(ended);
     }

@@ -33,7 +33,7 @@ Spiller::~Spiller() {
     device_->links().to_host.spiller_closes();
     pool_.wait_for_growth();
     lanes_.stalls().forget();
-    if (!lanes_.settle().ok() || !lanes_.end_doubt().ok()) {
+    if (!lanes_.settle().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
         pool_.abandon();  // buffers of copies do not free their memory by themselves
         return;
@@ -47,7 +47,6 @@ Spiller::~Spiller() {
 Status Spiller::begin_step(uint64_t step) {
     if (step_.open) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
     forget_step();
-    ask_for_help();
     departures_.begin_step();
     use_peak_ = 0;
     counters_.used_peak_bytes = 0;
@@ -67,21 +66,7 @@ Status Spiller::end_step() {
     pool_.grow();
     sh_spiller_stats after = {};
     stats(&after);
-    lanes_.begin_call();
-    spilled_bytes_ = after.spill_bytes - step_.before.spill_bytes;
-    const Status written = log_.write(step_.number, step_.before, after);
-    SH_TRY(lanes_.check_returns());
-    return written;
-}
-
-// Helpers are worth it if the last step has spilled much. Those that had no memory to spare are asked again later.
-void Spiller::ask_for_help() {
-    constexpr uint64_t kStepsBetween = 64;
-    lanes_.end_reads();
-    if (!spilled_bytes_)
-        lanes_.disband();
-    else if (!lanes_.is_helped() || counters_.steps % kStepsBetween == 0)
-        lanes_.gather(spilled_bytes_);
+    return log_.write(step_.number, step_.before, after);
 }
 
 // Tickets of the step stay, but their numbers mean nothing in the next one.
@@ -119,7 +104,7 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
     SH_TRY(lanes_.check_stream(stream));
     SH_TRY(watch_use(tensor.used_bytes));
     SavedCopy* const shared = copies_.find_shared(tensor.storage_key, span);
-    if (shared && (shared->is_on_device() || !lanes_.is_lost(*shared)))
+    if (shared)
         return share(*shared, tensor.address - shared->span.address, stream, flags, out);
     const bool may_leave = !(flags & SH_SPILL_KEEP) && span.bytes >= options_.least_bytes && span.bytes > 0;
     forget_what_ended();
@@ -228,7 +213,6 @@ Status Spiller::collect(sh_stream stream, bool all, std::span<sh_ticket> tickets
     Status status = collect_finished();
     if (Status waited = collect_beyond_bounds(stream, all, &waited_for); status.ok()) status = waited;
     if (Status handed = hand_out(stream, waited_for, tickets, out_count); status.ok()) status = handed;
-    if (Status returned = lanes_.check_returns(); status.ok()) status = returned;
     return status;
 }
 
@@ -260,10 +244,6 @@ Status Spiller::collect_finished() {
         SavedCopy& oldest = *copies_.leaving().front();
         bool left = false;
         Status status = lanes_.has_left(oldest, &left);
-        if (lanes_.is_lost(oldest)) {
-            leave_again(oldest, status);
-            continue;
-        }
         if (!status.ok()) {
             if (first.ok()) first = status;
             stay_after_failure(oldest, status);  // the engine has not given its memory back yet
@@ -274,16 +254,6 @@ Status Spiller::collect_finished() {
         SH_TRY(is_away(oldest));
     }
     return first;
-}
-
-// A helper has failed that had a part of the copy. The engine still has the bytes. `why`: for the log.
-void Spiller::leave_again(SavedCopy& copy, const Status& why) {
-    counters_.spilled -= copy.tickets.size();
-    if (lanes_.host_is_doubtful()) return stay_after_failure(copy, why);
-    pool_.give(std::move(copy.buffer));
-    copy.helped = false;
-    copies_.move(copy, Where::kept);
-    leave(copy);
 }
 
 // Copies end in the order in which they began, so one wait covers all before it.
@@ -297,16 +267,10 @@ Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* wait
         count--;
     }
     if (!last) return Status();
-    const bool asks = lanes_.is_helped() && (stream == SH_STREAM_HOST || options_.checksums);
     SH_TRY(lanes_.check_stream(stream));
-    SH_TRY(lanes_.wait_for_out(*last, asks ? SH_STREAM_HOST : stream));
+    SH_TRY(lanes_.wait_for_out(*last, stream));
     device_->links().to_host.arrived(last->link_mark);
     *waited_for = last->departure;
-    if (asks) {  // nobody has to wait any more to know what helpers have copied right
-        SH_TRY(collect_finished());
-        const bool more = all && !copies_.leaving().empty() && copies_.leaving().front()->departure > *waited_for;
-        return more ? collect_beyond_bounds(stream, all, waited_for) : Status();  // what leaves again
-    }
     for (bool done = false; !done;) {
         SavedCopy& oldest = *copies_.leaving().front();
         done = &oldest == last;
@@ -401,8 +365,7 @@ Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
 }
 
 // Makes the streams wait for copies that use the engine's memory, as those of the tickets do already. The pool's own
-// memory is reused in the order of the lanes, and not before a helper that has failed writes it no more. Memory that is
-// not pinned, which no helper writes, goes back to the system now.
+// memory is reused in the order of the lanes. Memory that is not pinned goes back to the system now.
 Status Spiller::let_go(const SavedCopy& copy, bool named) {
     Status status;
     const auto wait = [&](Status waited) {
@@ -423,9 +386,6 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
 
 Status Spiller::trim(uint64_t* freed_bytes) {
     pool_.wait_for_growth();
-    spilled_bytes_ = 0;
-    lanes_.disband();
-    SH_TRY(lanes_.end_doubt());
     const Status settled = doubtful_.empty() ? Status() : lanes_.settle();
     if (settled.ok()) {
         for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
@@ -451,7 +411,6 @@ void Spiller::stats(sh_spiller_stats* out) {
     out->pool_misses = pool.misses;
     out->pool_bytes = pool.pinned_bytes;
     out->unpinned_bytes = pool.unpinned_bytes;
-    out->helped_bytes = lanes_.helped_bytes();
 }
 
 }  // namespace stagehand::core

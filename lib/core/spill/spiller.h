@@ -74,21 +74,18 @@ private:
     void leave_early();
     bool has_time(uint32_t ordinal, uint64_t before) const;
     bool leave(SavedCopy& copy);
-    void leave_again(SavedCopy& copy, const Status& why);
     void stay_after_failure(SavedCopy& copy, const Status& why);
     bool has_room(uint64_t bytes, uint64_t copies) const;
     Status collect_finished();
     Status collect_beyond_bounds(sh_stream stream, bool all, uint64_t* waited_for);
     Status hand_out(sh_stream stream, uint64_t waited_for, std::span<sh_ticket> tickets, uint64_t* out_count);
     Status is_away(SavedCopy& copy);
-    Status find_lost(SavedCopy& copy);
     Status bring_back(SavedCopy& copy, uint64_t address);
     Status join(SavedCopy& copy, uint64_t address, sh_stream stream);
     void end_prefetch(SavedCopy& copy);
     void leave_streams(const Ticket& ticket);
     Status end_copy(std::unique_ptr<SavedCopy> copy, bool named);
     Status let_go(const SavedCopy& copy, bool named);
-    void ask_for_help();
     void forget_step();
     void forget_what_ended();
 
@@ -105,7 +102,6 @@ private:
     std::vector<sh_ticket> named_;  // the tickets that collect() has not handed out yet
     std::vector<std::unique_ptr<SavedCopy>> doubtful_;
     sh_spiller_stats counters_ = {};  // only those that the spiller counts itself
-    uint64_t spilled_bytes_ = 0;      // in the last step
     uint64_t used_ = 0;               // device memory in use, as far as the last call told
     uint64_t use_peak_ = 0;           // the most of it in this step, before anything came back
     uint64_t prefetched_bytes_ = 0;   // that no restore has taken yet

@@ -21,15 +21,13 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
     if (!copy.is_on_device()) {
         lanes_.begin_call();
         SH_TRY(lanes_.check_stream(stream));
-        SH_TRY(find_lost(copy));
         SH_TRY(check_address(copy, address));
     }
     if (copy.is_on_device()) {
         copies_.move(copy, Where::staying);
         return Status(SH_KEPT);
     }
-    // What a helper was bringing back when it failed comes again.
-    if (copy.prefetch.address != address || lanes_.is_return_lost(copy)) {
+    if (copy.prefetch.address != address) {
         SH_TRY(lanes_.come_back_after(stream));
         SH_TRY(bring_back(copy, address));
     }
@@ -39,19 +37,7 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
     return Status();
 }
 
-// Fails if a helper has failed that had a part of the copy to the host, unless the engine still has the bytes because
-// it was told of none of the tickets.
-Status Spiller::find_lost(SavedCopy& copy) {
-    const Status lost = lanes_.check_left(copy);
-    if (lost.ok() || !lanes_.is_lost(copy) || copies_.find_named(copy)) return lost;
-    std::erase_if(named_,
-                  [&](sh_ticket ticket) { return std::ranges::find(copy.tickets, ticket) != copy.tickets.end(); });
-    stay_after_failure(copy, lost);
-    return Status();
-}
-
 Status Spiller::bring_back(SavedCopy& copy, uint64_t address) {
-    SH_TRY(lanes_.check_left(copy));
     const Queued queued = lanes_.back(copy, address);
     copy.doubtful |= queued.doubtful;
     SH_TRY(queued.status);
@@ -87,7 +73,7 @@ Status Spiller::upcoming(uint64_t used, std::span<sh_ticket> tickets, uint64_t* 
         if (copy->where != Where::away) return copy->where == Where::leaving ? Visited::again : Visited::done;
         // The engine may still have the memory of a tensor that it has not been told of.
         const sh_ticket* const ticket = copies_.find_named(*copy);
-        if (!ticket || !lanes_.may_come_back(*copy)) return Visited::again;
+        if (!ticket) return Visited::again;
         // One copy may be larger than the bound.
         const bool room = bytes + copy->span.bytes <= most || (!copies && copies_.kept().empty());
         if (count == tickets.size() || copies >= options_.to_device_copies || !room) return Visited::stop;
@@ -121,7 +107,7 @@ Status Spiller::prefetch(std::span<const sh_ticket> tickets, const uint64_t* add
     bool first = true;
     for (size_t i = 0; i < tickets.size(); i++) {
         SavedCopy& copy = *copies_.find(tickets[i])->copy;
-        if (copy.where != Where::away || copy.prefetch.address || !lanes_.may_come_back(copy)) continue;
+        if (copy.where != Where::away || copy.prefetch.address) continue;
         if (std::exchange(first, false)) SH_TRY(lanes_.come_back_after(stream));
         SH_TRY(bring_back(copy, addresses[i]));
         copy.prefetch = {addresses[i], stream};

@@ -29,7 +29,7 @@ Bond::~Bond() {
 }
 
 Status Bond::open(Lanes& lanes) {
-    if (!joint_.is_open()) SH_TRY(lanes.lend(direction_, &joint_));
+    if (!joint_.is_open()) SH_TRY(lanes.lend(Direction::to_device, &joint_));
     if (!begun_) SH_TRY(device_.event_create(false, &begun_));
     return tail_ ? Status() : device_.event_create(false, &tail_);
 }
@@ -56,11 +56,6 @@ bool Bond::has_failed(size_t way) const {
 bool Bond::is_distrusted(size_t way) const {
     std::lock_guard lock(mutex_);
     return ways_[way].distrusted;
-}
-
-size_t Bond::failed() const {
-    std::lock_guard lock(mutex_);
-    return static_cast<size_t>(std::ranges::count_if(ways_, &Way::failed));
 }
 
 size_t Bond::distrusted() const {
@@ -94,32 +89,6 @@ Status Bond::close_way(size_t way, bool* out_over) {
     Status status = closed.relay->close(out_over);
     if (closed.relay->is_distrusted()) closed.failed = closed.distrusted = true;
     return status;
-}
-
-Status Bond::open_way_to_record(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
-                                sh_backend_event fork) {
-    std::lock_guard lock(mutex_);
-    return ways_[way].relay->open_to_record(lanes, helper_lanes, address, bytes, fork);
-}
-
-// All streams that loads end on come back to the lane.
-Status Bond::end_record(sh_stream lane) {
-    std::lock_guard lock(mutex_);
-    Status status;
-    for (Way& way : ways_) {
-        if (!way.relay->is_open()) continue;
-        if (Status ended = way.relay->end_record(lane); status.ok()) status = std::move(ended);
-    }
-    SH_TRY(status);
-    SH_TRY(device_.event_record(tail_, lane));
-    SH_TRY(device_.stream_wait_event(joint_.stream(), tail_));
-    SH_TRY(device_.event_record(tail_, joint_.stream()));
-    return device_.stream_wait_event(lane, tail_);
-}
-
-bool Bond::has_recorded(size_t way) const {
-    std::lock_guard lock(mutex_);
-    return ways_[way].relay->has_recorded();
 }
 
 bool Bond::is_open(size_t way) const {
@@ -168,26 +137,6 @@ Status Bond::follow_all(sh_stream lane) {
     for (Way& way : ways_)
         if (way.relay->is_open()) SH_TRY(way.relay->follow(begun_));
     return Status();
-}
-
-void Bond::begin_launch(size_t way) {
-    std::lock_guard lock(mutex_);
-    ways_[way].relay->begin_launch();
-}
-
-void Bond::end_launch(size_t way) {
-    std::lock_guard lock(mutex_);
-    ways_[way].relay->end_launch();
-}
-
-void Bond::follow_launch(size_t number, sh_backend_event event) {
-    std::lock_guard lock(mutex_);
-    Way& way = ways_[number];
-    if (!way.relay->is_open() || way.distrusted) return;
-    const Status followed = way.relay->follow_launch(event);
-    if (followed.ok()) return;
-    leave_out(way, followed);
-    way.distrusted = true;
 }
 
 void Bond::leave_out(Way& way, const Status& why) {
@@ -254,28 +203,19 @@ Status Bond::check() {
     return status;
 }
 
-bool Bond::host_is_doubtful() const {
-    std::lock_guard lock(mutex_);
-    return std::ranges::any_of(ways_, [](const Way& way) { return way.relay->host_is_doubtful(); });
-}
-
 // Others ask the bond meanwhile, and a helper that has failed may take long to answer.
-Status Bond::end_all(bool (Relay::*doubtful)() const, Status (Relay::*end)()) {
+Status Bond::end_reads() {
     std::unique_lock lock(mutex_);
     for (size_t i = 0; i < ways_.size(); i++) {
         Relay& relay = *ways_[i].relay;
-        if (!(relay.*doubtful)()) continue;
+        if (!relay.may_read()) continue;
         lock.unlock();
-        const Status ended = (relay.*end)();
+        const Status ended = relay.end_reads();
         lock.lock();
         SH_TRY(ended);
     }
     return Status();
 }
-
-Status Bond::end_doubt() { return end_all(&Relay::host_is_doubtful, &Relay::end_doubt); }
-
-Status Bond::end_reads() { return end_all(&Relay::may_read, &Relay::end_reads); }
 
 void Bond::prepare(BondedLoad* load, size_t events) const {
     if (load->ways.size() == ways_.size() + 1) return;
@@ -366,7 +306,6 @@ Status Bond::bring(size_t way, const Command& command, std::span<const sh_backen
         return Status(SH_ERROR_BACKEND, by.name + " failed: " + status.text());
     }
     leave_out(by, status);
-    by.distrusted = direction_ == Direction::to_host;  // a copy's failure may have come as that of a later call
     return Status();
 }
 

@@ -1,4 +1,4 @@
-// Bond: the link of a device and the relays of its helpers, which together make copies in one direction.
+// Bond: the link of a device and the relays of its helpers, which together bring bytes to the device.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,7 @@ public:
     // For tests with small blocks. In force for all bonds.
     static void set_least_bytes(uint64_t bytes);
 
-    Bond(BackendDevice& device, Direction direction)
-        : device_(device), direction_(direction), own_speed_(device, kCopiesBetween) {}
+    explicit Bond(BackendDevice& device) : device_(device), own_speed_(device, kCopiesBetween) {}
     ~Bond();
     Bond(const Bond&) = delete;
     Bond& operator=(const Bond&) = delete;
@@ -52,15 +51,9 @@ public:
     // Adds a way by its name in the log. Returns its number.
     size_t add(std::unique_ptr<Relay> relay, std::string name);
     Relay& relay(size_t way) { return *ways_[way].relay; }  // for tests
-    Direction direction() const { return direction_; }
     // Opens and closes its relay, while no load is under way.
     Status open_way(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
     Status close_way(size_t way, bool* out_over);
-    // See Relay::open_to_record() and end_record(). A bond that records takes no part in anything else.
-    Status open_way_to_record(size_t way, Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
-                              sh_backend_event fork);
-    Status end_record(sh_stream lane);
-    bool has_recorded(size_t way) const;  // see Relay::has_recorded()
     bool is_open(size_t way) const;
     void set_speed(size_t way, double bytes_per_ns, uint64_t lone_copy_ns);
     // The way is not used any more.
@@ -69,7 +62,6 @@ public:
     void use(size_t way, bool use);
     bool has_failed(size_t way) const;
     bool is_distrusted(size_t way) const;  // see distrusted()
-    size_t failed() const;                 // number of ways
     // The number of ways that have failed so that what they copied since the last check() may be wrong.
     size_t distrusted() const;
     uint64_t bytes(size_t way) const;  // that it has brought
@@ -82,12 +74,6 @@ public:
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
     Status follow_all(sh_stream lane);
-    // From now on, and until end_launch(), a launch uses the way.
-    void begin_launch(size_t way);
-    void end_launch(size_t way);
-    // The launch has used the way until this event of the device. What the way brings from now on comes after it. A
-    // helper that refuses to wait is not used any more, and its copies for the launch may be wrong.
-    void follow_launch(size_t way, sh_backend_event event);
     // The same as transfer::issue(), over all ways.
     Status issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
                  BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);
@@ -106,9 +92,6 @@ public:
     // To be asked after the copies have ended. Fails if a helper, whose copies are no part of the device's work, has
     // failed since it was asked. That helper is not used any more, as one that fails while it has nothing to do.
     Status check();
-    // See Relay::host_is_doubtful().
-    bool host_is_doubtful() const;
-    Status end_doubt();
     Status end_reads();  // see Relay::end_reads()
 
 private:
@@ -128,22 +111,18 @@ private:
     };
 
     void prepare(BondedLoad* load, size_t events) const;
-    // Whether the command is a copy in the bond's direction. Others are left to the device.
-    bool carries(const Command& command) const {
-        return command.kind == (direction_ == Direction::to_device ? Command::Kind::to_device : Command::Kind::to_host);
-    }
+    // Whether the command is a copy from host memory. Others are left to the device.
+    static bool carries(const Command& command) { return command.kind == Command::Kind::to_device; }
     bool divide(std::span<const Command> commands);
     void divide(const Command& command);
     void even_out();
     size_t choose(std::span<const Command> commands, uint64_t bytes) const;
     Status bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
                  Issued* out, bool* out_brought);
-    Status end_all(bool (Relay::*doubtful)() const, Status (Relay::*end)());
     Status join_all(Relay::Follower follower, sh_stream stream);
     void leave_out(Way& way, const Status& why);
 
     BackendDevice& device_;
-    const Direction direction_;
     mutable std::mutex mutex_;
     Lane joint_;  // loads end here
     std::vector<Way> ways_;

@@ -26,45 +26,6 @@ Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     return status;
 }
 
-Status Relay::open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes,
-                             sh_backend_event fork) {
-    SH_TRY(open(lanes, helper_lanes, address, bytes));
-    records_ = true;
-    fork_ = fork;
-    return Status();
-}
-
-// Only streams that record anything join, because a stream that has joined must come back.
-Status Relay::join_capture() {
-    if (!fork_) return Status();
-    SH_TRY(helper_.stream_wait_event(link_.stream(), fork_));
-    const sh_backend_event fork = fork_;
-    fork_ = 0;  // one has joined: end_record() takes the other along
-    return device_.stream_wait_event(across_.stream(), fork);
-}
-
-Status Relay::end_record(sh_stream stream) {
-    if (fork_) return Status();
-    const Slot& slot = slots_[0];
-    SH_TRY(first_half().device.event_record(slot.filled, first_half().stream()));
-    SH_TRY(last_half().device.stream_wait_event(last_half().stream(), slot.filled));
-    SH_TRY(last_half().device.event_record(slot.emptied, last_half().stream()));
-    return device_.stream_wait_event(stream, slot.emptied);
-}
-
-Status Relay::follow(sh_backend_event event) {
-    if (!fork_) return device_.stream_wait_event(across_.stream(), event);
-    fork_ = event;
-    return Status();
-}
-
-// A copy of the launch is a copy of the helper, whose end the same event tells from now on.
-Status Relay::follow_launch(sh_backend_event event) {
-    SH_TRY(follow(event));
-    SH_TRY(copy_after(event));
-    return helper_.event_record(helpers_last(), link_.stream());
-}
-
 Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
     slot_bytes_ = bytes / kSlots / kRelayAlignment * kRelayAlignment;
     if (!slot_bytes_) return Status(SH_ERROR_INTERNAL, "the buffer of a relay is too small");
@@ -72,18 +33,17 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     last_ = 0;
     pending_[0] = pending_[1] = false;
     settled_ = true;
-    launched_ = false;
-    helper_failed_ = at_work_ = copies_ = false;
+    helper_failed_ = at_work_ = false;
     {
         std::lock_guard lock(doubt_mutex_);
         closed_ = false;
     }
-    SH_TRY(lanes.lend(direction_, &across_.lane));
-    SH_TRY(helper_lanes.lend(direction_, &link_.lane));
+    SH_TRY(lanes.lend(Direction::to_device, &across_.lane));
+    SH_TRY(helper_lanes.lend(Direction::to_device, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
         slots_[i].address = address + i * slot_bytes_;
-        SH_TRY(first_half().device.event_create(false, &slots_[i].filled));
-        SH_TRY(last_half().device.event_create(false, &slots_[i].emptied));
+        SH_TRY(helper_.event_create(false, &slots_[i].filled));
+        SH_TRY(device_.event_create(false, &slots_[i].emptied));
     }
     return Status();
 }
@@ -91,29 +51,22 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
 void Relay::forget() {
     give_up();
     for (Slot& slot : slots_) {
-        const auto destroy = [](Half& of, sh_backend_event event) {
-            if (event) (void)once_more([&] { return of.device.event_destroy(event); }).ok();
-        };
-        destroy(first_half(), slot.filled);
-        destroy(last_half(), slot.emptied);
+        if (slot.filled) (void)once_more([&] { return helper_.event_destroy(slot.filled); }).ok();
+        if (slot.emptied) (void)once_more([&] { return device_.event_destroy(slot.emptied); }).ok();
         slot = {};
     }
     across_.lane = Lane();
     link_.lane = Lane();
-    records_ = false;
-    fork_ = 0;
 }
 
 Status Relay::close(bool* out_over) {
     *out_over = true;
-    if (records_) forget();
     if (!is_open()) return Status();
     *out_over = false;
     SH_TRY(settle());
-    SH_TRY(end_doubt());
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     *out_over = ended.ok();
-    if (ended.ok() || ended.code() == SH_ERROR_DEVICE_LOST) clear(&reads_host_);
+    if (ended.ok() || ended.code() == SH_ERROR_DEVICE_LOST) reads_no_more();
     forget();
     return Status();
 }
@@ -125,49 +78,42 @@ Status Relay::settle() {
     return Status();
 }
 
-// On the way to the device, a helper that does not answer any more may still fill slots from host memory, but the
-// device copies nothing from them. On the way to the host it may still write host memory. Both are over if it is lost.
+// A helper that does not answer any more may still fill slots from host memory, but the device copies nothing from them.
+// That is over if it is lost.
 Status Relay::wait_for(Streams streams) {
     Status helper = helper_.stream_synchronize(streams.of_helper);
     if (!helper.ok()) {  // the error may be that of a copy, and a second call hides it
         helper_failed_ = true;
         helper = helper_.stream_synchronize(streams.of_helper);
     }
-    // Launches have ended with their graph, which waits for its helpers. Only end() ends a doubt: it has come from
-    // copies that this call may not have waited for.
-    if (copies_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST)
-        raise(to_device() ? &reads_host_ : &host_doubtful_);
+    // Only end_reads() ends the doubt: it has come from copies that this call may not have waited for.
+    if (at_work_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST) may_read_on();
     return once_more([&] { return device_.stream_synchronize(streams.of_device); });
 }
 
-void Relay::raise(std::atomic<bool>* doubt) {
+void Relay::may_read_on() {
     std::lock_guard lock(doubt_mutex_);
-    if (!closed_ && !doubt->exchange(true)) stray_ = StrayCopies::of_process().begin();
+    if (!closed_ && !reads_host_.exchange(true)) stray_ = StrayCopies::of_process().begin();
 }
 
-void Relay::clear(std::atomic<bool>* doubt) {
+void Relay::reads_no_more() {
     std::lock_guard lock(doubt_mutex_);
-    if (doubt->exchange(false)) StrayCopies::of_process().end();
+    if (reads_host_.exchange(false)) StrayCopies::of_process().end();
 }
 
 // Nobody asks any more. The memory that the copies may use stays.
 void Relay::give_up() {
     std::lock_guard lock(doubt_mutex_);
     closed_ = true;
-    for (std::atomic<bool>* const doubt : {&reads_host_, &host_doubtful_})
-        if (doubt->exchange(false)) StrayCopies::of_process().give_up(stray_);
+    if (reads_host_.exchange(false)) StrayCopies::of_process().give_up(stray_);
 }
 
-Status Relay::end_doubt() { return end(&host_doubtful_, "writes"); }
-
-Status Relay::end_reads() { return end(&reads_host_, "reads"); }
-
-Status Relay::end(std::atomic<bool>* doubt, const char* does) {
-    if (!*doubt) return Status();
+Status Relay::end_reads() {
+    if (!reads_host_) return Status();
     const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
     if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
-        return ended.within(std::string("it is not known whether a helper still ") + does + " host memory");
-    clear(doubt);
+        return ended.within("it is not known whether a helper still reads host memory");
+    reads_no_more();
     return Status();
 }
 
@@ -175,10 +121,7 @@ Status Relay::check() {
     if (is_distrusted()) return Status(SH_ERROR_BACKEND, "a copy of the helper failed");
     uint32_t done = 0;
     SH_TRY(helper_.event_query(helpers_last(), &done));
-    if (done && settled_) {
-        copies_ = false;
-        if (!launched_) at_work_ = false;
-    }
+    if (done && settled_) at_work_ = false;
     return Status();
 }
 
@@ -189,10 +132,6 @@ bool Relay::takes(const void* memory, uint64_t bytes) {
 
 Status Relay::bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
     Status status = queue(command, events, waited);
-    if (records_) {
-        settled_ = status.ok();
-        return status;
-    }
     link_.speed.look();
     across_.speed.look();
     if (status.ok()) return status;
@@ -202,14 +141,13 @@ Status Relay::bring(const Command& command, std::span<const sh_backend_event> ev
 }
 
 Status Relay::queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
-    SH_TRY(join_capture());
     const Command waits{.waits = command.waits};
     Issued none;
     SH_TRY(issue(device_, across_.stream(), {&waits, 1}, events, waited, &none));
     for (uint64_t done = 0; done < command.bytes;) {
         const uint64_t bytes = std::min(command.bytes - done, slot_bytes_);
         Slot& slot = slots_[next_++ % kSlots];
-        SH_TRY(pass(slot, command.device + done, reinterpret_cast<void*>(command.other + done), bytes));
+        SH_TRY(pass(slot, command.device + done, reinterpret_cast<const void*>(command.other + done), bytes));
         done += bytes;
     }
     return Status();
@@ -219,26 +157,20 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
 template <class Copy>
 Status Relay::copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy) {
     if (after) SH_TRY(half.device.stream_wait_event(half.stream(), after));
-    const bool timed = !records_ && half.speed.meter().begin(half.stream(), bytes);
+    const bool timed = half.speed.meter().begin(half.stream(), bytes);
     SH_TRY(copy());
     if (timed) half.speed.meter().end(half.stream());
     half.speed.copied();
     return half.device.event_record(done, half.stream());
 }
 
-Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes) {
+Status Relay::pass(Slot& slot, uint64_t on_device, const void* on_host, uint64_t bytes) {
     settled_ = false;
-    at_work_ = copies_ = true;
-    const auto fill = [&] {
-        return to_device() ? helper_.copy_to_device(link_.stream(), slot.address, on_host, bytes)
-                           : device_.copy_on_device(across_.stream(), slot.address, on_device, bytes);
-    };
-    const auto empty = [&] {
-        return to_device() ? device_.copy_on_device(across_.stream(), on_device, slot.address, bytes)
-                           : helper_.copy_to_host(link_.stream(), on_host, slot.address, bytes);
-    };
-    SH_TRY(copy_half(first_half(), slot.used ? slot.emptied : 0, slot.filled, bytes, fill));
-    SH_TRY(copy_half(last_half(), slot.filled, slot.emptied, bytes, empty));
+    at_work_ = true;
+    const auto fill = [&] { return helper_.copy_to_device(link_.stream(), slot.address, on_host, bytes); };
+    const auto empty = [&] { return device_.copy_on_device(across_.stream(), on_device, slot.address, bytes); };
+    SH_TRY(copy_half(link_, slot.used ? slot.emptied : 0, slot.filled, bytes, fill));
+    SH_TRY(copy_half(across_, slot.filled, slot.emptied, bytes, empty));
     slot.used = true;
     last_ = slot.emptied;
     pending_[0] = pending_[1] = true;
@@ -249,7 +181,7 @@ Status Relay::pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes
 
 Status Relay::join(Follower follower, sh_stream stream) {
     bool& pending = pending_[static_cast<size_t>(follower)];
-    if (!settled_) return records_ ? end_record(stream) : settle();
+    if (!settled_) return settle();
     if (pending) SH_TRY(device_.stream_wait_event(stream, last_));
     pending = false;
     return Status();

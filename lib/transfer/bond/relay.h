@@ -1,5 +1,5 @@
-// Relay: a second way to a device, or from it. Bytes cross the link of a helper, another device of the same backend,
-// and a buffer in its memory. The device copies them from there, or to there.
+// Relay: a second way to a device. Bytes cross the link of a helper, another device of the same backend, and a buffer
+// in its memory. The device copies them from there.
 #pragma once
 
 #include <atomic>
@@ -20,46 +20,34 @@ namespace stagehand::transfer {
 // thread-safe.
 class Relay {
 public:
-    Relay(BackendDevice& device, BackendDevice& helper, Direction direction)
-        : device_(device), helper_(helper), direction_(direction), across_(device), link_(helper) {}
+    Relay(BackendDevice& device, BackendDevice& helper)
+        : device_(device), helper_(helper), across_(device), link_(helper) {}
     ~Relay();
     Relay(const Relay&) = delete;
     Relay& operator=(const Relay&) = delete;
 
     // Uses this memory of the helper from now on, which the device can reach. On failure nothing is held.
     Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
-    // The same for a capture, which only records: a launch of the graph copies. `fork`: an event of the capture.
-    Status open_to_record(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes, sh_backend_event fork);
-    // Makes the captured stream wait for all that was recorded until now, also after a failure.
-    Status end_record(sh_stream stream);
-    // Its streams have joined the capture, so that launches use the helper.
-    bool has_recorded() const { return records_ && !fork_; }
-    // Waits until nothing is copied to the device or to host memory any more. Fails if the device fails, or if the
-    // helper may go on writing host memory. Sets `out_over` to false if the helper may still write its own memory.
+    // Waits until nothing is copied to the device any more. Fails if the device fails. Sets `out_over` to false if the
+    // helper may still write its own memory.
     Status close(bool* out_over);
     bool is_open() const { return across_.lane.is_open(); }
 
-    // Whether the helper copies from or to this memory without waiting on the host.
+    // Whether the helper copies from this memory without waiting on the host.
     bool takes(const void* memory, uint64_t bytes);
     // Work that follows on the device's stream comes after the event.
-    Status follow(sh_backend_event event);
-    // From now on a launch uses the memory, so that a failure of the helper is one of a copy. Until end_launch().
-    void begin_launch() { at_work_ = launched_ = true; }
-    void end_launch() { launched_ = false; }
-    // The launch has used the memory until this event of the device. What follows comes after it. A failure may be the
-    // helper's, which the launch may have met, too.
-    Status follow_launch(sh_backend_event event);
+    Status follow(sh_backend_event event) { return device_.stream_wait_event(across_.stream(), event); }
     // The helper copies what follows after the event of the device. Else it reads host memory at once, before the
     // device's stream comes to the command.
     Status copy_after(sh_backend_event event) { return helper_.stream_wait_event(link_.stream(), event); }
-    // Queues the command, which copies in the relay's direction. After a failure nothing of it is under way, or
+    // Queues the command, which copies to the device. After a failure nothing of it is under way, or
     // settled() is false. `waited`: the events that the device's stream waits for.
     Status bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
     // Makes a stream of the device wait for all that was brought since the stream's last join. There are two of them.
     enum class Follower : uint8_t { lane, joint };
     Status join(Follower follower, sh_stream stream);
-    // Waits on the host until nothing of it is copied to the device or to host memory any more. Fails if the device
-    // fails. A helper that fails leaves doubts: see host_is_doubtful().
+    // Waits on the host until nothing of it is copied to the device any more. Fails if the device fails. A helper that
+    // fails may still read host memory: see may_read().
     Status settle();
     bool settled() const { return settled_; }
     // Fails if the helper has failed. Else it may find out that all its copies have ended.
@@ -68,10 +56,7 @@ public:
     bool is_at_work() const { return at_work_.load(std::memory_order_relaxed); }
     // The helper has failed, so that what was copied before may be wrong.
     bool is_distrusted() const { return helper_failed_.load(std::memory_order_relaxed); }
-    // On the way to the host: such a helper may still write host memory, until end_doubt() has succeeded.
-    bool host_is_doubtful() const { return host_doubtful_.load(std::memory_order_relaxed); }
-    Status end_doubt();
-    // On the way to the device: such a helper may still read host memory, until end_reads() has succeeded.
+    // Such a helper may still read host memory, until end_reads() has succeeded.
     bool may_read() const { return reads_host_.load(std::memory_order_relaxed); }
     Status end_reads();
     // settle() in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
@@ -82,8 +67,7 @@ public:
     }
     bool idle() const { return settled_ && !pending_[0] && !pending_[1]; }  // nothing was brought since the last joins
 
-    // The stream on which commands end. It is the device's on the way to the device, else the helper's.
-    sh_stream stream() const { return last_half().stream(); }
+    sh_stream stream() const { return across_.stream(); }  // of the device, on which commands end
     struct Streams {
         sh_stream of_device, of_helper;
     };
@@ -91,8 +75,8 @@ public:
     // The first part of settle().
     Status wait_for(Streams streams);
 
-    // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, to the helper
-    // or from there, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes do.
+    // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, over the
+    // link or between the devices, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes do.
     void set_speed(double bytes_per_ns, uint64_t lone_copy_ns);
     double speed() const;
 
@@ -112,36 +96,26 @@ private:
     struct Slot {
         uint64_t address = 0;
         bool used = false;
-        sh_backend_event filled = 0;   // of the first half
-        sh_backend_event emptied = 0;  // of the last half
+        sh_backend_event filled = 0;   // of the helper
+        sh_backend_event emptied = 0;  // of the device
     };
 
-    bool to_device() const { return direction_ == Direction::to_device; }
-    Half& first_half() { return to_device() ? link_ : across_; }
-    Half& last_half() { return to_device() ? across_ : link_; }
-    const Half& last_half() const { return to_device() ? across_ : link_; }
     Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
-    Status join_capture();
     // The event after what the helper has copied last, or one that nothing has used yet.
-    sh_backend_event helpers_last() const {
-        const Slot& last = slots_[(next_ + kSlots - 1) % kSlots];
-        return to_device() ? last.filled : last.emptied;
-    }
+    sh_backend_event helpers_last() const { return slots_[(next_ + kSlots - 1) % kSlots].filled; }
     Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
-    Status pass(Slot& slot, uint64_t on_device, void* on_host, uint64_t bytes);
+    Status pass(Slot& slot, uint64_t on_device, const void* on_host, uint64_t bytes);
     template <class Copy>
     Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
     void forget();
-    Status end(std::atomic<bool>* doubt, const char* does);
-    void raise(std::atomic<bool>* doubt);
-    void clear(std::atomic<bool>* doubt);
+    void may_read_on();
+    void reads_no_more();
     void give_up();
 
     BackendDevice& device_;
     BackendDevice& helper_;
-    const Direction direction_;
-    Half across_;  // by the device, between its memory and the buffer
-    Half link_;    // by the helper, between the buffer and host memory
+    Half across_;  // by the device, from the buffer
+    Half link_;    // by the helper, to the buffer
     Slot slots_[kSlots];
     uint64_t slot_bytes_ = 0;
     uint32_t next_ = 0;
@@ -149,14 +123,11 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    std::mutex doubt_mutex_;     // of the two below, and of changes of the doubts
-    uint64_t stray_ = 0;         // the number of the doubt, see StrayCopies
-    bool closed_ = true;         // there is no new doubt
-    bool launched_ = false;      // see begin_launch()
-    bool records_ = false;       // for a capture
-    sh_backend_event fork_ = 0;  // of the capture, until the streams have joined it
-    // `at_work_`: the helper is not known to have ended its copies, `copies_` those that are not of a launch.
-    std::atomic<bool> helper_failed_{false}, host_doubtful_{false}, reads_host_{false}, at_work_{false}, copies_{false};
+    std::mutex doubt_mutex_;  // of the two below, and of changes of reads_host_
+    uint64_t stray_ = 0;      // the number of the doubt, see StrayCopies
+    bool closed_ = true;      // there is no new doubt
+    // `at_work_`: the helper is not known to have ended its copies.
+    std::atomic<bool> helper_failed_{false}, reads_host_{false}, at_work_{false};
 };
 
 }  // namespace stagehand::transfer

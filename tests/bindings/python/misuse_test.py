@@ -40,8 +40,8 @@ def test_exceptions_are_one_class_for_each_hundred():
     assert status_of(lambda: sh.Device("host", staging_cpus="x")) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("host:7", helpers=["host:6", "host:7"])) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("sim", helpers="auto")) is sh.Status.ERROR_UNSUPPORTED
-    with sh.Device("host:7"), pytest.raises(sh.Error, match="SH_HELPED_IN_GRAPHS"):
-        sh.Device("host:7", helped_in_graphs=True)
+    with sh.Device("host:7"), pytest.raises(sh.Error, match="SH_HELPS_OTHERS"):
+        sh.Device("host:7", helps=True)
     assert status_of(lambda: sh.Device("host", host_node=5000)) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("host", device_memory=(8, 4096))) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("nobody")) is sh.Status.ERROR_NOT_FOUND

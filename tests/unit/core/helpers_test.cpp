@@ -249,7 +249,7 @@ TEST_F(HelpersTest, wrong_helpers_are_refused_by_name) {
     sh_device* device = nullptr;
     EXPECT_EQ(sh_device_open("sim", &options, &device), SH_ERROR_UNSUPPORTED);
     options.helpers = nullptr;
-    options.device_flags = ~uint32_t(SH_HELPS_OTHERS | SH_HELPED_IN_GRAPHS);
+    options.device_flags = ~uint32_t(SH_HELPS_OTHERS);
     EXPECT_EQ(sh_device_open("host:0", &options, &device), SH_ERROR_INVALID_ARGUMENT);
 }
 

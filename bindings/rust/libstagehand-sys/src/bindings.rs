@@ -611,9 +611,6 @@ pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 ///The device may help others of its backend whose `helpers` are "auto".
 pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
-/**Captured graphs of this device copy over the links of its helpers, too. A launch does not give way to a helper's
-own copies. See sh_capture_begin().*/
-pub const SH_HELPED_IN_GRAPHS: _bindgen_ty_8 = 2;
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
 #[repr(C)]
@@ -670,30 +667,23 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
-    /**Devices of the same backend whose links carry a part of the copies, such as "cuda:1,cuda:2", without spaces.
-"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created, memory is
-paused or resumed, or a spiller's step begins. These calls open a device that is not open yet, with default
-options. Open it earlier to choose its options, because a later opening cannot change its budget or flags.
+    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
+"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created. That call
+opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
+later opening cannot change its budget or flags.
 
-Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams,
-and as much again while 256 MiB or more of what it streams is SH_BLOCK_MUTABLE. A helper with a budget of less
-than 96 MiB does not help. A helper that has begun copies of its own in the same direction within the last tenth
-of a second is left alone. A helper that cannot be opened, has no memory to spare or fails is left out, and the
-log has the reason. A runtime does not try again to open one. Weights that a helper was bringing when it failed
-may have been wrong. They are loaded again, and one of the next calls on the runtime fails once with
-SH_ERROR_BACKEND: see sh_acquire().
+Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams.
+A helper with a budget of less than 96 MiB does not help. A helper that has begun copies of its own to itself
+within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to spare or fails
+is left out, and the log has the reason. A runtime does not try again to open one. Weights that a helper was
+bringing when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime
+fails once with SH_ERROR_BACKEND: see sh_acquire().
 
-Copies of at least 2 MiB from pinned memory are divided among the links, and write-backs of at least 8 MiB to
-there. A piece of another source, or a batch of packed weights, comes whole over one of them. Captured graphs
-use the device's own link without SH_HELPED_IN_GRAPHS.
-
-Contents of 256 MiB and more also leave and come back over all links in sh_pause() and sh_resume(), which take
-the same memory of each helper for the time of the call. So do saved tensors in each step that follows one which
-has spilled as much: the spiller takes twice that memory until a step spills nothing, or until
-sh_spiller_trim(). A saved tensor is lost if a helper fails before the tensor has left, and the engine was told
-to give its memory to later work: sh_restore() then fails. The text is copied. NULL, "": none. Since 0.2*/
+Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
+of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
+device's own link. The text is copied. NULL, "": none. Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
-    ///SH_HELPS_OTHERS, SH_HELPED_IN_GRAPHS, both or 0. Since 0.2
+    ///SH_HELPS_OTHERS or 0. Since 0.2
     pub device_flags: u32,
     ///0. Since 0.2
     pub reserved: u32,
@@ -1197,8 +1187,6 @@ pub struct sh_occupancy_change {
     pub ns: u64,
     ///sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0.
     pub unchanged_bytes: u64,
-    ///The part of copied_bytes that came or went over helpers' links. Since 0.2
-    pub helped_bytes: u64,
     /**The part of copied_bytes that crossed the link packed, as they are in device memory: see
 sh_alloc_options.format. Since 0.2*/
     pub packed_bytes: u64,
@@ -1207,7 +1195,7 @@ sh_alloc_options.format. Since 0.2*/
 const _: () = {
     [
         "Size of sh_occupancy_change",
-    ][::core::mem::size_of::<sh_occupancy_change>() - 56usize];
+    ][::core::mem::size_of::<sh_occupancy_change>() - 48usize];
     [
         "Alignment of sh_occupancy_change",
     ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
@@ -1230,11 +1218,8 @@ const _: () = {
         "Offset of field: sh_occupancy_change::unchanged_bytes",
     ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
     [
-        "Offset of field: sh_occupancy_change::helped_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, helped_bytes) - 40usize];
-    [
         "Offset of field: sh_occupancy_change::packed_bytes",
-    ][::core::mem::offset_of!(sh_occupancy_change, packed_bytes) - 48usize];
+    ][::core::mem::offset_of!(sh_occupancy_change, packed_bytes) - 40usize];
 };
 pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_14 = 0;
 pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_14 = 1;
@@ -1555,7 +1540,7 @@ pub const SH_BLOCK_STAGED: _bindgen_ty_16 = 1;
 pub const SH_BLOCK_LOADING: _bindgen_ty_16 = 2;
 ///All its bytes are on the device.
 pub const SH_BLOCK_READY: _bindgen_ty_16 = 3;
-///The block is being written back, by workers or with helpers.
+///Workers write the block back.
 pub const SH_BLOCK_DRAINING: _bindgen_ty_16 = 4;
 pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///State of a block at one moment.
@@ -1979,8 +1964,7 @@ debugging: sh_restore() then blocks.*/
 pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_20 = 2;
 /**Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
 or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
-link. A tensor whose address is no multiple of 16, that finds no pinned buffer, or that leaves while helpers
-copy (sh_device_options.helpers), leaves as it is.*/
+link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it is.*/
 pub const SH_SPILLER_PACK: _bindgen_ty_20 = 4;
 pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
@@ -2275,14 +2259,12 @@ pub struct sh_spiller_stats {
     pub unpinned_bytes: u64,
     ///The most device memory in use that sh_spill() saw in the step, or in the last step.
     pub used_peak_bytes: u64,
-    ///The part of spill_bytes and restore_bytes that crossed the links of other devices.
-    pub helped_bytes: u64,
     ///The part of spill_bytes that has left packed.
     pub packed_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 184usize];
+    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 176usize];
     [
         "Alignment of sh_spiller_stats",
     ][::core::mem::align_of::<sh_spiller_stats>() - 8usize];
@@ -2353,11 +2335,8 @@ const _: () = {
         "Offset of field: sh_spiller_stats::used_peak_bytes",
     ][::core::mem::offset_of!(sh_spiller_stats, used_peak_bytes) - 160usize];
     [
-        "Offset of field: sh_spiller_stats::helped_bytes",
-    ][::core::mem::offset_of!(sh_spiller_stats, helped_bytes) - 168usize];
-    [
         "Offset of field: sh_spiller_stats::packed_bytes",
-    ][::core::mem::offset_of!(sh_spiller_stats, packed_bytes) - 176usize];
+    ][::core::mem::offset_of!(sh_spiller_stats, packed_bytes) - 168usize];
 };
 ///A function that runs on a stream. The function must not call the library and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
@@ -2535,7 +2514,7 @@ counted.*/
     pub reserved_bytes: u64,
     ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
-    ///The part of bytes_to_device and bytes_to_host that helpers copied. A counter. Since 0.2
+    ///The part of bytes_to_device that helpers copied. A counter. Since 0.2
     pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2920,11 +2899,10 @@ Since 0.1*/
         out_device: *mut *mut sh_device,
     ) -> sh_status;
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
-freed. The device then closes when nothing uses it any more: its runtimes and spillers, and those of other devices
-that it helps, are destroyed, and devices whose contents it has helped to move are closed. Runtimes that still exist
-stay usable until then. Opening the device again
-gives a new handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device
-closes. NULL and stale handles are ignored.
+freed. The device then closes when nothing uses it any more: its runtimes and spillers, and runtimes of other devices
+that it helps, are destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new
+handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and
+stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
@@ -2989,12 +2967,6 @@ An acquire in a capture needs a block that the plan knows. The sources of stream
 (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. Packed ones need a plan that
 lets the device unpack (sh_plan_info.unpack_bytes). A mutable block of SH_BLOCK_PACK must have been written back or
 loaded plain. Otherwise the acquire returns SH_ERROR_UNSUPPORTED, the text names the block, and the capture goes on.
-
-With SH_HELPED_IN_GRAPHS, copies of at least 2 MiB from pinned memory are divided among the links of the device and
-of the helpers that have memory for the runtime now, busy or not, by the speeds that are known now. Each batch of
-packed weights goes over one of these links. The driver records the copies of all devices in one graph. A launch
-always uses them all. Until the capture ends, nothing may wait for all work of such a helper, like cuCtxSynchronize()
-or a sh_pause() of it: the driver may end the capture.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -3032,9 +3004,8 @@ acquires of the runtime's streamed blocks return SH_ERROR_INVALID_STATE. So do a
 block if the graph unpacks weights. A launch outside a step counts as a step of the runtime, and the frequency of
 steps decides the runtime's share: see residency.h. Launch nothing and do not call sh_graph_leave() after an error.
 @retval SH_OK                     The graph may be launched.
-@retval SH_ERROR_STALE            The plan has changed, memory in which the graph unpacks weights has another
-address, or a helper that has a part in the graph does not help any more or has
-other memory for it: the text names the helper. Capture the graph again.
+@retval SH_ERROR_STALE            The plan has changed, or memory in which the graph unpacks weights has another
+address. Capture the graph again.
 @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
@@ -3048,8 +3019,8 @@ sh_acquire(). The next call returns SH_ERROR_STALE if the graph must be captured
 again.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks Only for loads from sources that are not pinned, and for write-backs into such sources or with helpers. A
-graph that unpacks weights also waits until workers have issued the runtime's other loads.
+@blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
+that unpacks weights also waits until workers have issued the runtime's other loads.
 Since 0.1*/
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
@@ -3147,8 +3118,8 @@ memory for the next sh_pause(), until sh_occupancy_trim(). Contents that the mem
 are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
 that cannot hash copies everything.
 
-Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them, the
-host memory is pinned, and no helper copies. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
+Contents of a known format (sh_alloc_options.format) cross the link packed if programs on the device pack them and
+the host memory is pinned. They take the same host memory and 2 KiB more for each 2 MiB (bf16 and
 fp16; 4 KiB in fp8, 1 KiB in fp32). Pages of another size than a multiple of 8,192 elements leave as they are. The
 driver translates the programs in the first pause that packs. Contents are copied again, and host memory is pinned
 again, if a pause names a format for which the memory of the pause before has no room.
@@ -3169,8 +3140,7 @@ flags have SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
 @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
 their contents.
-@blocks Until the work and the copies have ended, while it opens helpers, and while another call of this header runs
-on the device.
+@blocks Until the work and the copies have ended, and while another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_pause(
         device: *mut sh_device,
@@ -3198,8 +3168,8 @@ call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
 @retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
 @retval SH_ERROR_BACKEND              The driver failed.
-@blocks Until the copies have ended, while it opens helpers, while runtimes give memory up, and while another call of
-this header runs on the device.
+@blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
+device.
 Since 0.2*/
     pub fn sh_resume(
         device: *mut sh_device,
@@ -3342,8 +3312,6 @@ Before this call, the caller
 
 Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
 as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
-It also has one if a helper has failed in a write-back: a change may be lost, and the helper may still write the
-source. See docs/concepts.md.
 @blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
 runtimes of the device.
 @threads Not from a callback of a runtime on the same device.
@@ -3352,11 +3320,9 @@ Since 0.1*/
     /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
 meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
 acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
-for launches of graphs, whose streams the caller can synchronize. It does wait for launches that helpers have a part
-in, or that unpack weights.
+for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
 
-Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK. Those of a launch
-of a graph are certain if its stream was synchronized before.
+Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK.
 @retval SH_OK                 All have ended.
 @retval SH_ERROR_SOURCE       A load failed.
 @retval SH_ERROR_CALLBACK     A load failed.
@@ -3394,8 +3360,7 @@ Since 0.1*/
     ) -> sh_status;
     /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
 on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
-return. There is one exception: a helper that has failed, and does not say so, may still read or write them. An error
-tells of writes.
+return. There is one exception: a helper that has failed, and does not say so, may still read them.
 @retval SH_OK                  The blocks are unregistered.
 @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
 @retval SH_ERROR_BACKEND       The driver failed.
@@ -3666,7 +3631,7 @@ of earlier steps stay valid. The order also begins again, even without steps, wh
 - `step`: The engine's number of the step, for telemetry.
 @retval SH_OK                  The step has begun.
 @retval SH_ERROR_INVALID_STATE A step is under way.
-@blocks Never, except while it takes memory of the device's helpers, or gives it back: sh_device_options.helpers.
+@blocks Never.
 Since 0.2*/
     pub fn sh_spiller_begin_step(spiller: *mut sh_spiller, step: u64) -> sh_status;
     /**Ends a step. The spiller learns the order of the step's restores, asks for the buffers that were missing (a thread of
@@ -3761,12 +3726,10 @@ sh_spiller_collect() will not name it.
 has left packed (SH_SPILLER_PACK).
 @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
-@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again. It
-fails as well if a helping device had failed: the tensor is lost then.
+@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again.
 @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends. The copy may write to this memory at any
 later time.
-@blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned. Also until
-a copy has left that helpers had a part in, and that sh_spiller_collect() has named before it had left.
+@blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
 Since 0.2*/
     pub fn sh_restore(
         spiller: *mut sh_spiller,

@@ -42,8 +42,6 @@ pub struct DeviceOptions {
     pub helpers: Option<String>,
     /// The device may help others whose `helpers` are `auto`.
     pub helps: bool,
-    /// Captured graphs copy over the links of helpers, too, even while these copy for themselves.
-    pub helped_in_graphs: bool,
     /// Options of the backend, in the form `key=value;key=value`.
     pub backend_options: Option<String>,
     /// Absolute path that the backend is loaded from. `None`: the library searches for the backend.
@@ -133,8 +131,7 @@ impl Device {
         };
         raw.host_flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
         raw.helpers = pointer(&helpers);
-        raw.device_flags = if options.helps { sys::SH_HELPS_OTHERS } else { 0 }
-            | if options.helped_in_graphs { sys::SH_HELPED_IN_GRAPHS } else { 0 };
+        raw.device_flags = if options.helps { sys::SH_HELPS_OTHERS } else { 0 };
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();

@@ -135,8 +135,8 @@ fn host_memory_and_threads_can_be_placed() {
     let refused = Device::open_with("host:7", &options).unwrap_err();
     assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("helpers"), "{refused}");
     let _plain = host(256 * KIB);
-    let more = DeviceOptions { helped_in_graphs: true, ..Default::default() };
-    assert!(Device::open_with("host", &more).unwrap_err().text().contains("SH_HELPED_IN_GRAPHS"));
+    let more = DeviceOptions { helps: true, ..Default::default() };
+    assert!(Device::open_with("host", &more).unwrap_err().text().contains("SH_HELPS_OTHERS"));
     let options = DeviceOptions { staging_cpus: Some("1-".into()), ..Default::default() };
     let refused = Device::open_with("host", &options).unwrap_err();
     assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("staging_cpus"), "{refused}");
