@@ -145,8 +145,8 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, con
     CHECK(sh_runtime_get_stats(model.runtime, &after));
     compare(subject, memory, total);
     const double copied = static_cast<double>(after.bytes_to_device - before.bytes_to_device) / (kWarm + kPasses);
-    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu  %6.1f\n",
-                budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6, eager.pass_ms, captured.pass_ms,
+    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu  %6.1f\n", budget * 100, ratio,
+                static_cast<double>(plan.step_ns) / 1e6, eager.pass_ms, captured.pass_ms,
                 captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us,
                 median({driver_us.begin() + kWarm, driver_us.end()}), nodes, copied / captured.pass_ms / 1e6);
     std::fflush(stdout);

@@ -222,7 +222,8 @@ Status Device::check_reopened(const sh_device_options& options) const {
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
                                                      (helpers_.empty() ? "no helpers" : "helpers " + helpers_) +
                                                      ": helpers " + options.helpers + " contradict it");
-    if (options.device_flags & ~flags_) return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
+    if (options.device_flags & ~flags_)
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +
                                                      exact_size_text(pool_.page_bytes()) + ": page_bytes of " +

@@ -51,8 +51,8 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
     SH_TRY(device->link(UINT64_MAX, &helper.link));
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
-    helper.buffer = std::make_unique<RelayBuffer>(
-        std::move(device), "the buffer that helps " + device_.name() + " (" + purpose + ")");
+    helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
+                                                  "the buffer that helps " + device_.name() + " (" + purpose + ")");
     all_.reserve(all_.size() + 1);
     helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend),
                            name + ", which helps " + purpose + " on " + device_.name() + ",");

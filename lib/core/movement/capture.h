@@ -68,7 +68,7 @@ private:
     uint64_t releases_ = 0;
     uint64_t loads_ = 0;
     transfer::Issued copied_;  // by all loads
-    Status wrong_;  // a failure after which copies may overtake what they must come after: there is no graph
+    Status wrong_;             // a failure after which copies may overtake what they must come after: there is no graph
     LoadRoutes routes_;
     Load load_;  // the load that is being recorded
 };

@@ -35,8 +35,8 @@ Status Captures::begin(sh_stream stream) {
         return Status(SH_ERROR_INVALID_STATE, "the stream is not capturing: begin the driver's capture first");
     abandoned_.clear();
     abandoned_.reserve(1);  // so that abandoning the capture cannot fail
-    auto capture = std::make_unique<Capture>(backend, parts_.device->lanes(), parts_.registry, parts_.ring,
-                                             parts_.unpack_memory);
+    auto capture =
+        std::make_unique<Capture>(backend, parts_.device->lanes(), parts_.registry, parts_.ring, parts_.unpack_memory);
     if (Status status = no_throw([&] { return capture->begin(stream); }); !status.ok()) {
         abandoned_.push_back(std::move(capture));  // the engine's capture may already contain the objects of this one
         return status;

@@ -7,8 +7,8 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/device/device.h"
 #include "core/device/copy_lane.h"
+#include "core/device/device.h"
 #include "core/spill/copies.h"
 #include "core/spill/stalls.h"
 

@@ -104,8 +104,7 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
     SH_TRY(lanes_.check_stream(stream));
     SH_TRY(watch_use(tensor.used_bytes));
     SavedCopy* const shared = copies_.find_shared(tensor.storage_key, span);
-    if (shared)
-        return share(*shared, tensor.address - shared->span.address, stream, flags, out);
+    if (shared) return share(*shared, tensor.address - shared->span.address, stream, flags, out);
     const bool may_leave = !(flags & SH_SPILL_KEEP) && span.bytes >= options_.least_bytes && span.bytes > 0;
     forget_what_ended();
     make_room_for_one(step_.copies);

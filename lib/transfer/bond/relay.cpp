@@ -78,8 +78,8 @@ Status Relay::settle() {
     return Status();
 }
 
-// A helper that does not answer any more may still fill slots from host memory, but the device copies nothing from them.
-// That is over if it is lost.
+// A helper that does not answer any more may still fill slots from host memory, but the device copies nothing from
+// them. That is over if it is lost.
 Status Relay::wait_for(Streams streams) {
     Status helper = helper_.stream_synchronize(streams.of_helper);
     if (!helper.ok()) {  // the error may be that of a copy, and a second call hides it

@@ -76,7 +76,8 @@ public:
     Status wait_for(Streams streams);
 
     // The speed of the way in bytes per nanosecond: as it is told here, and later as the copies show it, over the
-    // link or between the devices, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes do.
+    // link or between the devices, whichever is slower. A copy that is timed takes `lone_copy_ns` more than its bytes
+    // do.
     void set_speed(double bytes_per_ns, uint64_t lone_copy_ns);
     double speed() const;
 
