@@ -61,7 +61,7 @@ private:
 
     const TransportHandler handler_;
     const platform::FileIdentity identity_;  // of the listening socket
-    std::vector<Connection*> connections_;  // connections that io_ destroys leave it
+    std::vector<Connection*> connections_;   // connections that io_ destroys leave it
     boost::asio::io_context io_;
     boost::asio::posix::stream_descriptor listening_;
     boost::asio::posix::stream_descriptor wake_;  // an eventfd: an answer is there, or stop()
