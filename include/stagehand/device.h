@@ -155,8 +155,8 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
  * freed. The device then closes when nothing uses it any more: its runtimes and spillers, and runtimes of other devices
  * that it helps, are destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new
- * handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and
- * stale handles are ignored.
+ * handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL
+ * and stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */

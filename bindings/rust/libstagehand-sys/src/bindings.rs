@@ -2901,8 +2901,8 @@ Since 0.1*/
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
 freed. The device then closes when nothing uses it any more: its runtimes and spillers, and runtimes of other devices
 that it helps, are destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new
-handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL and
-stale handles are ignored.
+handle. The library frees memory of sh_host_alloc() and streams of sh_stream_create() when the device closes. NULL
+and stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
