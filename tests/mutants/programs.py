@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -9,6 +10,8 @@ import time
 SUITES = {"unit", "conformance", "stress"}
 # A test that says nothing for so long hangs. The longest takes a third of it on a quiet machine.
 SILENT_SECONDS = 100
+# Of private memory for each process: a mutant may take all that there is. Reserved addresses do not count.
+MOST_BYTES = 4 << 30
 # (beginning of the file's name, tests with filters), from the most special one on. All others follow in their order.
 FIRST = [
     (
@@ -123,6 +126,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
             said, at = 0, time.monotonic()
             while process.poll() is None:
                 now = time.monotonic()
