@@ -1,7 +1,10 @@
 // sh_alloc(), sh_pause() and sh_resume(): same addresses, same bytes, and every error.
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <set>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "occupancy_fixture.h"
@@ -355,6 +358,37 @@ TEST_F(OccupancyTest, FreeWaitsForWorkInFlight) {
     frees.join();
     EXPECT_TRUE(freed);
     sh_stream_destroy(device_, stream);
+}
+
+TEST_F(OccupancyTest, TheLogTellsWhereTheTimeOfACallHasGone) {
+    struct Log {
+        std::mutex mutex;
+        std::string text;
+        static void add(int32_t, const char* message, void* self) {
+            std::lock_guard lock(static_cast<Log*>(self)->mutex);
+            static_cast<Log*>(self)->text += message + std::string("\n");
+        }
+    } log;
+    open();
+    filled(1, 3 * kMiB);
+    SUCCEEDS(sh_set_log(SH_LOG_DEBUG, Log::add, &log));
+    SUCCEEDS(pause());
+    SUCCEEDS(resume());
+    SUCCEEDS(sh_set_log(0, nullptr, nullptr));
+    for (const std::string call : {"sh_pause() took ", "sh_resume() took "}) {
+        const size_t place = log.text.find(call), begin = place + call.size();
+        ASSERT_NE(place, std::string::npos) << log.text;
+        std::istringstream line(log.text.substr(begin, log.text.find('\n', begin) - begin));
+        double whole = 0;
+        int parts = 0;
+        line >> whole;
+        for (std::string word; line >> word;) {
+            if (word.find('.') == std::string::npos) continue;
+            EXPECT_LE(std::stod(word), whole) << line.str();
+            parts++;
+        }
+        EXPECT_EQ(parts, 8) << line.str();
+    }
 }
 
 }  // namespace
