@@ -13,6 +13,7 @@ constexpr size_t kMostAdded = 64 << 10;
 }  // namespace
 
 int OutputFile::open(const char* path) {
+    added_.reserve(kMostAdded);  // before anything has begun: a file that is open finds room for what is added
     file_ = Descriptor(::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666));
     return file_.is_open() ? 0 : errno;
 }
