@@ -79,8 +79,9 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 }
 
 /**
- * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
- * other allocations of the same tag, `contents`, flags and format. Larger allocations take whole pages.
+ * Allocates device memory. Its contents are undefined. Allocations share chunks of 2 to 512 MiB with others of the same
+ * tag, `contents`, flags and format, unless they are large for that. A chunk goes back to the driver when all its
+ * allocations are freed. Large allocations take whole pages.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on

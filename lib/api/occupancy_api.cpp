@@ -78,24 +78,15 @@ Status take_selection(const char* const* tags, uint64_t count, uint32_t flags, c
     return Status();
 }
 
-// Puts a caller's ranges in order. Neighbours become one.
 Status take_ranges(const sh_memory_range* ranges, uint64_t count, std::vector<core::AddressRange>* out) {
     SH_TRY(check_count(count, "options.unused_count"));
     if (count && !ranges) return Status(SH_ERROR_INVALID_ARGUMENT, "options.unused is NULL");
-    std::vector<core::AddressRange> all;
     for (uint64_t i = 0; i < count; i++) {
         const core::AddressRange range{ranges[i].address, ranges[i].address + ranges[i].bytes};
         if (range.end < range.begin)
             return Status(SH_ERROR_INVALID_ARGUMENT,
                           "options.unused[" + std::to_string(i) + "] reaches past the end of all addresses");
-        if (range.begin != range.end) all.push_back(range);
-    }
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-    for (const core::AddressRange& range : all) {
-        if (out->empty() || out->back().end < range.begin)
-            out->push_back(range);
-        else
-            out->back().end = std::max(out->back().end, range.end);
+        if (range.begin != range.end) out->push_back(range);
     }
     return Status();
 }

@@ -51,7 +51,7 @@ Status compare(BackendDevice& device, std::span<Extent* const> extents, sh_strea
 uint64_t choose_copies(BackendDevice& device, std::span<Extent* const> extents, bool all, sh_stream stream) noexcept {
     for_each_page(extents, [&](Extent& extent, Page& page) {
         page.compared = false;
-        page.copied = page.used && (all || !extent.constant || !page.same);
+        page.copied = page.used && (all || !extent.keeping().constant || !page.same);
     });
     if (!all && device.has_contents_hash() && !device.has(SH_BACKEND_CONTENTLESS)) {
         const Status compared = no_throw([&] { return compare(device, extents, stream); });

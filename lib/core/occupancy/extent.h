@@ -26,6 +26,13 @@ struct Fate {
     bool to_file = false;  // a file keeps what is staged, not host memory
 };
 
+// What becomes of contents, as an allocation says.
+struct Keeping {
+    Fate fate;
+    bool constant = false;  // they stay as they were when they came back
+    uint32_t format = 0;    // SH_FORMAT_*
+};
+
 // Where the contents of an extent are to be kept.
 struct Store {
     transfer::StagingFiles* files = nullptr;  // of which one keeps the contents, not host memory
@@ -56,8 +63,8 @@ struct ExtentTotals {
 class Extent {
 public:
     // `bytes` is a multiple of the granularity.
-    Extent(BackendDevice& device, ExtentTotals* totals, uint64_t bytes)
-        : device_(device), totals_(*totals), bytes_(bytes) {}
+    Extent(BackendDevice& device, ExtentTotals* totals, uint64_t bytes, Keeping keeping)
+        : leaving(keeping.fate.leaving), device_(device), totals_(*totals), bytes_(bytes), keeping_(keeping) {}
     Extent(const Extent&) = delete;
     Extent& operator=(const Extent&) = delete;
 
@@ -68,6 +75,7 @@ public:
 
     uint64_t address() const { return address_; }
     uint64_t bytes() const { return bytes_; }
+    const Keeping& keeping() const { return keeping_; }
     std::vector<Handle>& handles() { return handles_; }
     std::span<Page> pages() { return pages_; }
     std::span<Page> pages_of(const Handle& handle) { return pages().subspan(handle.first_page, handle.page_count); }
@@ -116,11 +124,8 @@ public:
     void note_new_contents() noexcept;
 
     Tag* tag = nullptr;
-    Fate contents;                     // as the allocation says
-    Leaving leaving = Leaving::stage;  // in this cycle
-    bool constant = false;             // its contents stay as they were when they came back
-    uint32_t format = 0;               // SH_FORMAT_* of its contents
-    bool shared = false;               // small allocations share it
+    Leaving leaving;      // in this cycle
+    bool shared = false;  // a chunk
     uint64_t allocations = 0;
 
 private:
@@ -138,6 +143,7 @@ private:
     BackendDevice& device_;
     ExtentTotals& totals_;
     const uint64_t bytes_;
+    const Keeping keeping_;
     uint64_t address_ = 0;
     std::vector<Handle> handles_;  // empty on devices that do not map pages
     uint64_t page_bytes_ = 0;      // of all pages but the last ones, which are smaller, and whose places are the last

@@ -49,6 +49,10 @@ uint64_t FreeSpace::take(uint64_t bytes) noexcept {
     return address;
 }
 
+void FreeSpace::add_to(std::vector<AddressRange>* ranges) const {
+    for (const auto& [address, bytes] : by_address_) ranges->push_back({address, address + bytes});
+}
+
 void FreeSpace::remove(const Chunk& chunk) noexcept { extract(by_address_.find(chunk.address)); }
 
 }  // namespace stagehand::core

@@ -1,10 +1,13 @@
-// FreeSpace: the unused parts of the chunks that small allocations share.
+// FreeSpace: the unused parts of the chunks that allocations share.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
+
+#include "core/occupancy/page.h"
 
 namespace stagehand::core {
 
@@ -22,6 +25,7 @@ public:
     uint64_t take(uint64_t bytes) noexcept;
     // Removes a chunk that is free as a whole.
     void remove(const Chunk& chunk) noexcept;
+    void add_to(std::vector<AddressRange>* ranges) const;
 
 private:
     using ByAddress = std::map<uint64_t, uint64_t>;

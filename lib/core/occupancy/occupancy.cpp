@@ -15,8 +15,9 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint64_t kSmall = uint64_t(2) << 20;
-constexpr uint64_t kLargestChunk = uint64_t(32) << 20;
+constexpr uint64_t kLeastChunk = uint64_t(2) << 20;
+constexpr uint64_t kLargestChunk = uint64_t(512) << 20;
+constexpr uint64_t kSharers = 8;  // of a chunk at least, so that at most an eighth of it suits none of them
 constexpr uint64_t kAlignment = 512;
 constexpr uint64_t kLargestAllocation = uint64_t(1) << 56;  // sums of more overflow
 
@@ -30,8 +31,11 @@ typename Map::node_type spare_node() {
     return one.extract(one.begin());
 }
 
-SmallAllocations& small_of(Tag& tag, Keeping keeping) {
-    auto& alike = tag.small[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)];
+// Whether the memory counts for the size of chunks. Larger allocations never share.
+bool counts(const Extent& extent) { return extent.bytes() <= kLargestChunk / kSharers || extent.shared; }
+
+Alike& alike_of(Tag& tag, Keeping keeping) {
+    auto& alike = tag.alike[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)];
     return alike[keeping.constant][keeping.format];
 }
 
@@ -110,7 +114,13 @@ Occupancy::Turn::~Turn() {
 // --- Allocations ---
 
 // Handles are no smaller than this, so that their number stays bounded.
-uint64_t Occupancy::small_below() const { return std::max(kSmall, device_->backend().info().granularity_bytes); }
+uint64_t Occupancy::least_chunk() const { return std::max(kLeastChunk, device_->backend().info().granularity_bytes); }
+
+// The driver takes as long for a small handle as for a large one. Chunks grow with the memory of those that may share
+// them, so that there are few, and at most a fifth is not used yet.
+uint64_t Occupancy::chunk_for(const Alike& alike) const {
+    return std::clamp(std::bit_floor(alike.bytes / 4 + 1), least_chunk(), std::max(least_chunk(), kLargestChunk));
+}
 
 Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping, uint64_t* out_address) {
     Turn turn;
@@ -143,8 +153,9 @@ Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* 
         return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
     auto node = spare_node<Allocations>();
     uint64_t address = 0;
-    if (bytes < small_below())
-        SH_TRY(alloc_small(tag, bytes, keeping, &address));
+    const bool shares = bytes < least_chunk() || bytes <= chunk_for(alike_of(tag, keeping)) / kSharers;
+    if (shares)
+        SH_TRY(alloc_shared(tag, bytes, keeping, &address));
     else
         SH_TRY(alloc_alone(tag, bytes, keeping, &address));
     Extent& extent = extent_of(address);
@@ -162,48 +173,42 @@ Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* 
 
 Status Occupancy::alloc_alone(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
     Extent* extent = nullptr;
-    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), keeping, &extent));
+    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), false, keeping, &extent));
     *out_address = extent->address();
     return Status();
 }
 
 // Without room for a chunk, the allocation has an extent of its own. If there is no room for that either, the budget is
 // asked only once: every question makes runtimes look for memory that they could give up.
-Status Occupancy::alloc_small(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
-    FreeSpace& free = small_of(tag, keeping).free;
+Status Occupancy::alloc_shared(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
+    FreeSpace& free = alike_of(tag, keeping).free;
     const uint64_t taken = whole(bytes, kAlignment);
     *out_address = free.take(taken);
     if (*out_address) return Status();
-    SH_TRY(accounts_.claim(totals_.held_bytes + whole(bytes, device_->backend().info().granularity_bytes)));
-    if (!add_chunk(tag, keeping).ok()) return alloc_alone(tag, bytes, keeping, out_address);
+    const uint64_t least = whole(bytes, device_->backend().info().granularity_bytes);
+    SH_TRY(accounts_.claim(totals_.held_bytes + least));
+    if (!add_chunk(tag, std::max(least, least_chunk()), keeping).ok())
+        return alloc_alone(tag, bytes, keeping, out_address);
     *out_address = free.take(taken);
     return Status();
 }
 
-// Chunks grow with the memory that small allocations have, so that there are few, and at most a fifth is not used yet.
-Status Occupancy::add_chunk(Tag& tag, Keeping keeping) {
-    SmallAllocations& small = small_of(tag, keeping);
-    const uint64_t least = small_below();
-    const uint64_t wanted =
-        std::clamp(std::bit_floor(small.chunk_bytes / 4 + 1), least, std::max(least, kLargestChunk));
+Status Occupancy::add_chunk(Tag& tag, uint64_t least, Keeping keeping) {
+    Alike& alike = alike_of(tag, keeping);
+    const uint64_t wanted = chunk_for(alike);
     Extent* extent = nullptr;
-    Status status = add_extent(tag, wanted, keeping, &extent);
-    if (!status.ok() && wanted > least) status = add_extent(tag, least, keeping, &extent);
+    Status status = add_extent(tag, wanted, true, keeping, &extent);
+    if (!status.ok() && wanted > least) status = add_extent(tag, least, true, keeping, &extent);
     SH_TRY(status);
-    extent->shared = true;
     const Chunk chunk{extent->address(), extent->bytes()};
-    if (Status given = no_throw([&] { return small.free.give(chunk, chunk.address, chunk.bytes), Status(); });
-        !given.ok()) {
-        remove_extent(*extent);
-        return given;
-    }
-    small.chunk_bytes += chunk.bytes;
-    return Status();
+    const Status given = no_throw([&] { return alike.free.give(chunk, chunk.address, chunk.bytes), Status(); });
+    if (!given.ok()) remove_extent(*extent);
+    return given;
 }
 
-Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent** out) {
+Status Occupancy::add_extent(Tag& tag, uint64_t bytes, bool shared, Keeping keeping, Extent** out) {
     auto node = spare_node<Extents>();
-    node.mapped() = std::make_unique<Extent>(device_->backend(), &totals_, bytes);
+    node.mapped() = std::make_unique<Extent>(device_->backend(), &totals_, bytes, keeping);
     retired_.reserve(retired_.size() + extents_.size() + 1);  // so that retire() cannot fail
     SH_TRY(accounts_.claim(totals_.held_bytes + bytes));
     if (Status opened = no_throw([&] { return node.mapped()->open(); }); !opened.ok()) {
@@ -212,10 +217,8 @@ Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent**
     }
     Extent& extent = *node.mapped();
     extent.tag = &tag;
-    extent.contents = keeping.fate;
-    extent.leaving = keeping.fate.leaving;
-    extent.constant = keeping.constant;
-    extent.format = keeping.format;
+    extent.shared = shared;
+    if (counts(extent)) alike_of(tag, keeping).bytes += bytes;
     node.key() = extent.address();
     extents_.insert(std::move(node));
     std::lock_guard lock(mutex_);
@@ -240,9 +243,9 @@ Status Occupancy::free(uint64_t address) {
     if (tag.info.state == SH_OCCUPANCY_RUNNING && backend.has_device_synchronize())
         SH_TRY(backend.device_synchronize());
     const uint64_t bytes = found->second.bytes;
-    SmallAllocations& small = small_of(tag, {extent.contents, extent.constant, extent.format});
+    FreeSpace& free = alike_of(tag, extent.keeping()).free;
     const Chunk chunk{extent.address(), extent.bytes()};
-    if (extent.shared) small.free.give(chunk, address, whole(bytes, kAlignment));
+    if (extent.shared) free.give(chunk, address, whole(bytes, kAlignment));
     allocations_.erase(found);
     {
         std::lock_guard lock(mutex_);
@@ -250,10 +253,7 @@ Status Occupancy::free(uint64_t address) {
         tag.info.bytes -= bytes;
     }
     if (--extent.allocations) return Status();
-    if (extent.shared) {
-        small.free.remove(chunk);
-        small.chunk_bytes -= chunk.bytes;
-    }
+    if (extent.shared) free.remove(chunk);
     remove_extent(extent);
     return Status();
 }
@@ -261,6 +261,7 @@ Status Occupancy::free(uint64_t address) {
 void Occupancy::remove_extent(Extent& extent) noexcept {
     Extent* const one[] = {&extent};  // a vector could not be allocated
     stop_preparing(one);
+    if (counts(extent)) alike_of(*extent.tag, extent.keeping()).bytes -= extent.bytes();
     {
         std::lock_guard lock(mutex_);
         sh_occupancy_info& info = extent.tag->info;

@@ -35,24 +35,17 @@ struct TagSelection {
     bool no_wait = false;
 };
 
-// What becomes of contents, as an allocation says.
-struct Keeping {
-    Fate fate;
-    bool constant = false;
-    uint32_t format = 0;  // SH_FORMAT_*
-};
-
 // How tags are paused.
 struct PauseWishes {
     std::optional<Fate> contents;      // instead of what each allocation says
     uint32_t format = 0;               // the same: SH_FORMAT_*
     bool copy_all = false;             // contents that have not changed are copied too
-    std::vector<AddressRange> unused;  // in order, and apart from each other
+    std::vector<AddressRange> unused;  // by the engine: in any order
     bool pinned = true;                // host memory that is new
     std::string folder;                // of files. Empty: the usual one, and only for what has to be in files
     uint64_t host_bytes = 0;           // of host memory for contents at most. 0: no limit
 
-    uint32_t format_of(const Extent& extent) const { return format ? format : extent.format; }
+    uint32_t format_of(const Extent& extent) const { return format ? format : extent.keeping().format; }
 };
 
 // Thread-safe. The methods are the calls of occupancy.h.
@@ -66,11 +59,11 @@ public:
 
     Status alloc(uint64_t bytes, const std::string& tag, Keeping keeping, uint64_t* out_address);
     Status free(uint64_t address);
-    Status pause(const TagSelection& tags, const PauseWishes& wishes, sh_occupancy_change* out);
+    Status pause(const TagSelection& tags, PauseWishes wishes, sh_occupancy_change* out);
     Status resume(const TagSelection& tags, sh_occupancy_change* out);
     Status trim(uint64_t* out_bytes);
     // Begins to pin the host memory that a pause with these arguments needs.
-    Status prepare(const TagSelection& tags, const PauseWishes& wishes);
+    Status prepare(const TagSelection& tags, PauseWishes wishes);
     // Writes contents that are away.
     Status read(uint64_t address, uint64_t bytes, void* out);
     Status add_callbacks(const OccupancyCallbacks& callbacks, uint64_t* out_id);
@@ -96,12 +89,14 @@ private:
         Occupancy* of_ = nullptr;
     };
 
-    uint64_t small_below() const;
+    uint64_t least_chunk() const;
+    uint64_t chunk_for(const Alike& alike) const;
+    void find_unused(std::vector<AddressRange>* ranges) const;
     Status alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
     Status alloc_alone(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
-    Status alloc_small(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
-    Status add_chunk(Tag& tag, Keeping keeping);
-    Status add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent** out);
+    Status alloc_shared(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
+    Status add_chunk(Tag& tag, uint64_t least, Keeping keeping);
+    Status add_extent(Tag& tag, uint64_t bytes, bool shared, Keeping keeping, Extent** out);
     void remove_extent(Extent& extent) noexcept;
     void retire(std::unique_ptr<Extent> extent) noexcept;
     bool let_go(Extent& extent) noexcept;
@@ -128,8 +123,8 @@ private:
     };
     Status release_all(const Chosen& chosen, Release* release);
     Status release(const std::vector<Extent*>& extents, Release* release);
-    Status take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
-                            std::vector<Extent*>* taken);
+    Status reserve_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
+                               std::vector<Extent*>* taken);
     // Chooses where contents are kept: in host memory, as far as there may be some, else in files.
     class Stores {
     public:
@@ -147,7 +142,7 @@ private:
         uint64_t available_ = 0;  // of the machine; without limit if the engine's allocator gives the memory
     };
     bool packs(const std::vector<Extent*>& extents, const PauseWishes& wishes);
-    Status begin_fill(const std::vector<Extent*>& extents);
+    Status begin_fill(std::vector<Extent*> extents);
     void note_ready(Extent& extent, bool pinned);
     void stop_preparing(std::span<Extent* const> extents) noexcept;
     void go_on_preparing() noexcept;

@@ -94,11 +94,12 @@ Status Occupancy::can_pause() const {
     return Status();
 }
 
-Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes, sh_occupancy_change* out) {
+Status Occupancy::pause(const TagSelection& selection, PauseWishes wishes, sh_occupancy_change* out) {
     Turn turn;
     SH_TRY(turn.take(*this, selection.no_wait));
     SH_TRY(can_pause());
     retry_retired();
+    find_unused(&wishes.unused);
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     const std::vector<const char*> names = chosen.names();
@@ -148,12 +149,23 @@ Status Occupancy::release_all(const Chosen& chosen, Release* made) {
 
 Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const PauseWishes& wishes = made->wishes;
-    for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents).leaving;
+    std::vector<Extent*> staged, taken;
+    for (Extent* const extent : extents) {
+        extent->leaving = wishes.contents.value_or(extent->keeping().fate).leaving;
+        if (extent->leaving == Leaving::stage) staged.push_back(extent);
+    }
     stop_preparing(extents);
-    std::vector<Extent*> taken;
-    SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes, &taken); }));
-    made->unchanged_bytes = made->times.for_comparison(
-        [&] { return choose_copies(device_->backend(), extents, wishes.copy_all, passage_.stream_to_host()); });
+    Status status = made->times.for_host_memory([&] { return reserve_host_memory(staged, wishes, &taken); });
+    if (status.ok()) {
+        made->unchanged_bytes = made->times.for_comparison(
+            [&] { return choose_copies(device_->backend(), extents, wishes.copy_all, passage_.stream_to_host()); });
+        // Not before: the system holds up what the comparison asks the driver for while memory becomes present.
+        status = made->times.for_host_memory([&] { return begin_fill(staged); });
+    }
+    if (!status.ok()) {
+        for (Extent* const extent : taken) extent->drop_host_memory();
+        return status;
+    }
     const Status left = passage_.leave(extents, fill_);
     fill_.stop();
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {

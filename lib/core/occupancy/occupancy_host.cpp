@@ -34,7 +34,7 @@ Store Occupancy::Stores::next(const Extent& extent) {
     if (wishes_.pinned && packs_ != Packs::no) store.format = wishes_.format_of(extent);
     const uint64_t needed = extent.needed_bytes(store.format), has = extent.host_end();
     const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
-    const bool to_file = wishes_.contents.value_or(extent.contents).to_file ||
+    const bool to_file = wishes_.contents.value_or(extent.keeping().fate).to_file ||
                          (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
                          (!wishes_.folder.empty() && more > available_);
     if (to_file) {
@@ -55,29 +55,42 @@ bool Occupancy::packs(const std::vector<Extent*>& extents, const PauseWishes& wi
     return wishes.pinned && std::any_of(extents.begin(), extents.end(), is_packed) && passage_.packs();
 }
 
-// Reserves what is missing, and begins to fill it. There is room for all of it when the first contents leave.
-Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
-                                   std::vector<Extent*>* taken) {
-    std::vector<Extent*> missing;
+// Adds to what the engine has named what no allocation has. Puts all in order, neighbours as one.
+void Occupancy::find_unused(std::vector<AddressRange>* ranges) const {
+    for (const auto& [name, tag] : tags_)
+        for (const auto& of_fate : tag.alike)
+            for (const auto& of_flags : of_fate)
+                for (const Alike& alike : of_flags) alike.free.add_to(ranges);
+    std::sort(ranges->begin(), ranges->end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    size_t kept = 0;
+    for (const AddressRange range : *ranges) {
+        if (kept && (*ranges)[kept - 1].end >= range.begin)
+            (*ranges)[kept - 1].end = std::max((*ranges)[kept - 1].end, range.end);
+        else
+            (*ranges)[kept++] = range;
+    }
+    ranges->resize(kept);
+}
+
+// Reserves what is missing for extents that are staged. There is room for all of it when the first contents leave.
+Status Occupancy::reserve_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
+                                      std::vector<Extent*>* taken) {
     taken->reserve(extents.size());
     Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate,
                   packs(extents, wishes) ? Stores::Packs::yes : Stores::Packs::no);
-    Status status;
     for (Extent* const extent : extents) {
-        if (!status.ok() || extent->leaving != Leaving::stage) continue;
         extent->note_unused(wishes.unused);
         bool is_new = false;
-        status = no_throw([&] { return extent->take_host_memory(stores.next(*extent), &is_new); });
+        const Status status = no_throw([&] { return extent->take_host_memory(stores.next(*extent), &is_new); });
         if (is_new) taken->push_back(extent);
-        if (!extent->host().is_ready()) missing.push_back(extent);
+        SH_TRY(status);
     }
-    if (status.ok()) status = begin_fill(missing);
-    if (!status.ok())
-        for (Extent* const extent : *taken) extent->drop_host_memory();
-    return status;
+    return Status();
 }
 
-Status Occupancy::begin_fill(const std::vector<Extent*>& extents) {
+// Begins to make the host memory of these extents ready, as far as it is not.
+Status Occupancy::begin_fill(std::vector<Extent*> extents) {
+    std::erase_if(extents, [](const Extent* extent) { return extent->host().is_ready(); });
     std::vector<transfer::GradualMemory*> memories;
     for (Extent* const extent : extents) memories.push_back(&extent->host());
     return fill_.start(memories, [this, extents](size_t index, bool pinned) { note_ready(*extents[index], pinned); });
@@ -97,10 +110,11 @@ void Occupancy::note_ready(Extent& extent, bool pinned) {
 
 // --- In the background ---
 
-Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wishes) {
+Status Occupancy::prepare(const TagSelection& selection, PauseWishes wishes) {
     Turn turn;
     SH_TRY(turn.take(*this, selection.no_wait));
     SH_TRY(can_pause());
+    find_unused(&wishes.unused);
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
@@ -112,7 +126,7 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
         Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate,
                       Stores::Packs::maybe);
         for (Extent* const extent : extents) {
-            if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
+            if (wishes.contents.value_or(extent->keeping().fate).leaving != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);
             const Store store = stores.next(*extent);

@@ -10,16 +10,16 @@
 
 namespace stagehand::core {
 
-// Small allocations with the same `contents`, flags and format.
-struct SmallAllocations {
+// Allocations with the same `contents`, flags and format, which may share chunks.
+struct Alike {
+    uint64_t bytes = 0;  // of all their extents
     FreeSpace free;
-    uint64_t chunk_bytes = 0;
 };
 
 struct Tag {
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;  // read by other threads: see Occupancy
     // By Leaving or, at the end, for files, by whether the contents are constant, and by their format.
-    SmallAllocations small[4][2][SH_FORMAT_F8_E5M2 + 1];
+    Alike alike[4][2][SH_FORMAT_F8_E5M2 + 1];
 };
 
 }  // namespace stagehand::core

@@ -63,6 +63,8 @@ Status HostFill::begin_threads() {
     const uint64_t pinning = std::min<uint64_t>({memories_.size(), cores, kPinThreads});
     const uint64_t touching = std::min<uint64_t>({units_.size(), cores, kTouchThreads});
     threads_.reserve(pinning + touching);
+    // None works before all are there: the system maps no stack while others make pages present.
+    const std::lock_guard lock(mutex_);
     // One of each kind comes first, because the work needs both. Fewer of a kind do the work too.
     for (uint64_t i = 0; i < std::max(pinning, touching); i++) {
         const Status pins = i < pinning ? begin_thread("sh-pin", &HostFill::pin_memories) : Status();
