@@ -3068,8 +3068,9 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
-other allocations of the same tag, `contents`, flags and format. Larger allocations take whole pages.
+    /**Allocates device memory. Its contents are undefined. Allocations share chunks of 2 to 512 MiB with others of the same
+tag, `contents`, flags and format, unless they are large for that. A chunk goes back to the driver when all its
+allocations are freed. Large allocations take whole pages.
 
 - `bytes`: At least 1.
 
