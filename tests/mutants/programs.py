@@ -33,15 +33,9 @@ FIRST = [
     ),
     ("lib/core/runtime/graphs", [("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
     ("lib/core/runtime/capture", [("graphs", "")]),
-<<<<<<< HEAD
-    ("lib/core/runtime/", [("unit-core", ""), ("stress-failed-calls", "")]),
-    (
-        "lib/transfer/bond/",
-        [("unit-core", "*Help*"), ("graphs", ""), ("unit-transfer", ""), ("stress-helper-faults", "")],
-    ),
-    ("lib/transfer/unpack/", [("unit-transfer", ""), ("unit-core", "*Pack*:*Unpack*"), ("stress-unpack", "")]),
-    ("lib/transfer/", [("unit-transfer", ""), ("stress-failed-calls", ""), ("stress-spill", "")]),
-=======
+    ("lib/core/runtime/", [("unit-core", ""), ("matrix-weights", ""), ("stress-failed-calls", "")]),
+    ("lib/transfer/bond/", [("unit-core", "*Help*"), ("unit-transfer", ""), ("matrix-loads", "")]),
+    ("lib/transfer/unpack/", [("unit-transfer", ""), ("unit-core", "*Pack*:*Unpack*"), ("matrix-loads", "")]),
     ("lib/transfer/", [("unit-transfer", ""), ("matrix-weights", ""), ("stress-spill", "")]),
 ]
 NEXT = [
@@ -50,7 +44,6 @@ NEXT = [
     ("matrix-loads", ""),
     ("stress-contents", ""),
     ("stress-helper-faults", ""),
->>>>>>> 4fcade19 (Prove by one matrix that failures do no harm)
 ]
 
 

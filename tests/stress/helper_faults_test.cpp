@@ -26,14 +26,14 @@ protected:
     }
 
     static DeviceSettings of(uint32_t number, uint64_t budget, const std::string& helpers) {
-        return {.name = "fault:" + std::to_string(number),
-                .options = "wrap=host:" + std::to_string(number) +
-                           ";capacity=256MiB;poison=1;bandwidth=1GB/s;latency=1us",
-                .budget_bytes = budget,
-                .page_bytes = 64 << 10,
-                .link_bytes_per_second = 4'000'000'000,
-                .staging_bytes = 4 * kMiB,
-                .helpers = helpers};
+        return {
+            .name = "fault:" + std::to_string(number),
+            .options = "wrap=host:" + std::to_string(number) + ";capacity=256MiB;poison=1;bandwidth=1GB/s;latency=1us",
+            .budget_bytes = budget,
+            .page_bytes = 64 << 10,
+            .link_bytes_per_second = 4'000'000'000,
+            .staging_bytes = 4 * kMiB,
+            .helpers = helpers};
     }
 };
 
