@@ -234,7 +234,7 @@ SH_API SH_MUST_CHECK sh_status sh_prefetch(sh_runtime* runtime, const sh_block* 
  * @retval SH_OK                     The bytes are copied.
  * @retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.
  * @retval SH_ERROR_INVALID_ARGUMENT The range is not inside the block.
- * @retval SH_ERROR_BACKEND          The driver failed.
+ * @retval SH_ERROR_BACKEND          The driver failed. It may still write to `buffer` until the device is synchronized.
  * @blocks Until the bytes are copied.
  * \since 0.1
  */

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/no_throw.h"
+#include "base/once_more.h"
 #include "base/unlocked.h"
+#include "core/device/device_reader.h"
 #include "core/memory/block_sources.h"
 #include "transfer/source/reader.h"
 
@@ -30,39 +33,37 @@ std::string hex(char byte) {
 
 class Comparison {
 public:
-    Comparison(BackendDevice& device, sh_stream copies) : device_(device), copies_(copies) {}
+    Comparison(BackendDevice& device, sh_stream copies)
+        : on_device_(device, copies), source_on_device_(device, copies) {}
 
     Status compare(const Read& read) {
-        for (uint64_t at = 0; at < read.source.bytes; at += there_.size()) {
+        for (uint64_t at = 0; at < read.source.bytes; at += kPieceBytes) {
             const uint64_t bytes = std::min(kPieceBytes, read.source.bytes - at);
-            there_.resize(bytes);
-            wanted_.resize(bytes);
-            SH_TRY(copy(&there_, read.address + at));
-            if (read.source.kind == SH_SOURCE_DEVICE) {
-                SH_TRY(copy(&wanted_, reinterpret_cast<uint64_t>(read.source.pointer) + at));
-            } else {
-                const transfer::ReadRequest request = {&read.source, at, wanted_.data(), bytes};
-                SH_TRY(reader_.read({&request, 1}));
-            }
-            const auto [there, wanted] = std::ranges::mismatch(there_, wanted_);
-            if (there == there_.end()) continue;
-            const uint64_t place = read.offset + at + static_cast<uint64_t>(there - there_.begin());
-            return Status(SH_ERROR_CHECKSUM, "byte " + std::to_string(place) + " is " + hex(*there) +
-                                                 " on the device and " + hex(*wanted) + " in the source");
+            std::span<const char> are, wanted;
+            SH_TRY(on_device_.read(read.address + at, bytes, &are));
+            SH_TRY(read_source(read.source, at, bytes, &wanted));
+            const auto [is, should_be] = std::ranges::mismatch(are, wanted);
+            if (is == are.end()) continue;
+            const uint64_t place = read.offset + at + static_cast<uint64_t>(is - are.begin());
+            return Status(SH_ERROR_CHECKSUM, "byte " + std::to_string(place) + " is " + hex(*is) +
+                                                 " on the device and " + hex(*should_be) + " in the source");
         }
         return Status();
     }
 
 private:
-    Status copy(std::vector<char>* to, uint64_t address) {
-        SH_TRY(device_.copy_to_host(copies_, to->data(), address, to->size()));
-        return device_.stream_synchronize(copies_);
+    Status read_source(const transfer::Source& source, uint64_t at, uint64_t bytes, std::span<const char>* out) {
+        if (source.kind == SH_SOURCE_DEVICE)
+            return source_on_device_.read(reinterpret_cast<uint64_t>(source.pointer) + at, bytes, out);
+        source_.resize(bytes);
+        const transfer::ReadRequest request = {&source, at, source_.data(), bytes};
+        *out = source_;
+        return reader_.read({&request, 1});
     }
 
-    BackendDevice& device_;
-    const sh_stream copies_;
+    DeviceReader on_device_, source_on_device_;
     transfer::Reader reader_;
-    std::vector<char> there_, wanted_;
+    std::vector<char> source_;
 };
 
 }  // namespace
@@ -99,11 +100,11 @@ Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buff
     SH_TRY(order_copies_after(*block, stream));
     const uint64_t address = block->address + offset;
     const Gate::Inside inside(parts_.gate);
-    return parts_.gate.note(unlocked(lock, [&] {
+    return parts_.gate.note(unlocked(lock, [&]() -> Status {
         BackendDevice& backend = parts_.backend();
         const sh_stream copies = parts_.write_back.stream();
-        Status status = backend.copy_to_host(copies, buffer, address, bytes);
-        return status.ok() ? backend.stream_synchronize(copies) : status;
+        SH_TRY(backend.copy_to_host(copies, buffer, address, bytes));
+        return once_more([&] { return backend.stream_synchronize(copies); });
     }));
 }
 

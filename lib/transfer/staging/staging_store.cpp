@@ -2,6 +2,7 @@
 // memory needs no slot.
 #include <cstring>
 
+#include "base/once_more.h"
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
@@ -81,7 +82,8 @@ void StagingEngine::Impl::finish_issue(Lock& lock, StoreProgress& store) {
     bool straight_in_flight = false;
     if (!failed) status = record_read(store, &straight_in_flight);
     // The caller may free the host memory after a failure, so no copy may still write to it.
-    if ((failed || !status.ok()) && store.any_straight) (void)device_.stream_synchronize(of.stream).ok();
+    if ((failed || !status.ok()) && store.any_straight)
+        (void)once_more([&] { return device_.stream_synchronize(of.stream); }).ok();
     if (!failed && status.ok() && of.device_read) call_back([&] { of.device_read(of.context, of); });
     lock.lock();
     fail(store, status);

@@ -107,9 +107,10 @@ Status Unpacker::measure(double* bytes_per_ns) {
         weights[i] = static_cast<uint8_t>(i * 37 >> 3);
         weights[i + 1] = static_cast<uint8_t>(0x3c | (i >> 9 & 1) | (i >> 2 & 0x80));
     }
-    std::vector<uint8_t> packed(largest_chunk());
-    packed.resize(codec::pack_chunk(format, weights.data(), codec::kChunkElements, packed.data()));
-    const uint64_t bytes = packed.size();
+    PinnedMemory packed;
+    SH_TRY(PinnedMemory::allocate(device_, largest_chunk(), &packed));
+    const uint64_t bytes =
+        codec::pack_chunk(format, weights.data(), codec::kChunkElements, static_cast<uint8_t*>(packed.data()));
     const uint64_t chunks =
         std::min({slot_bytes_ / bytes, (slot_count_ - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
     sh_backend_packed work = description(format, slots_[0].address, slots_[1].address);
@@ -136,10 +137,12 @@ Status Unpacker::measure(double* bytes_per_ns) {
             SH_TRY(time(&ns));
             if (i && ns > 0 && (!best || ns < best)) best = ns;
         }
-        return device_.stream_synchronize(stream);
+        return Status();
     };
     Status status = measured();
-    if (!status.ok()) (void)device_.stream_synchronize(stream).ok();  // `packed` may be in use
+    const Status ended = once_more([&] { return device_.stream_synchronize(stream); });
+    if (!ended.ok()) packed.abandon();
+    if (status.ok()) status = ended;
     for (const sh_backend_event event : {begin, end})
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
     SH_TRY(status);

@@ -4073,7 +4073,7 @@ verification and for debugging. The contents of `buffer` are undefined after an 
 @retval SH_OK                     The bytes are copied.
 @retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.
 @retval SH_ERROR_INVALID_ARGUMENT The range is not inside the block.
-@retval SH_ERROR_BACKEND          The driver failed.
+@retval SH_ERROR_BACKEND          The driver failed. It may still write to `buffer` until the device is synchronized.
 @blocks Until the bytes are copied.
 Since 0.1*/
     pub fn sh_read_block(

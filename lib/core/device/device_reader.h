@@ -1,0 +1,27 @@
+// DeviceReader: reads device memory into host memory of the library, and waits for it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "transfer/host/pinned_memory.h"
+
+namespace stagehand::core {
+
+// The host memory is not freed if the driver may write to it later.
+class DeviceReader {
+public:
+    DeviceReader(BackendDevice& device, sh_stream stream) : device_(device), stream_(stream) {}
+
+    // The bytes stay until the next call.
+    Status read(uint64_t address, uint64_t bytes, std::span<const char>* out);
+
+private:
+    BackendDevice& device_;
+    const sh_stream stream_;
+    transfer::PinnedMemory memory_;
+};
+
+}  // namespace stagehand::core
