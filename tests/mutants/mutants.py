@@ -3,8 +3,9 @@
     mutants.py ROOT BUILD_ROOT [--count N] [--skip N] [--seed N] [--seconds N] [--list] [--files FOLDER_OR_FILE...]
 
 `./dev mutants` calls it. The working tree is copied, and only the copy is changed and built. A mistake rebuilds one
-object. Then the tests of the suites unit, conformance and stress run, the likeliest first, until one fails or hangs, or
-the time is over. Mistakes that change nothing are in equivalent.toml with the reason, and others take their place.
+object. Then the tests of the suites unit, conformance, stress and matrix run, the likeliest first, until one fails or
+hangs, or the time is over. Mistakes that change nothing are in equivalent.toml with the reason, and others take their
+place.
 """
 
 import argparse

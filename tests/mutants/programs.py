@@ -1,4 +1,4 @@
-"""The test programs of the suites unit, conformance and stress: the likeliest to notice a mistake in a file first."""
+"""The test programs of the suites unit, conformance, stress and matrix, the likeliest to notice a mistake first."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-SUITES = {"unit", "conformance", "stress"}
+SUITES = {"unit", "conformance", "stress", "matrix"}
 # A test that says nothing for so long hangs. The longest takes a third of it on a quiet machine.
 SILENT_SECONDS = 100
 # Of private memory for each process: a mutant may take all that there is. Reserved addresses do not count.
