@@ -3,7 +3,9 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -14,10 +16,13 @@ namespace stagehand {
 template <class T>
 class StableVector {
 public:
-    static constexpr size_t kCapacity = size_t(1) << 24;
-
+    // Takes no more than an eighth of the addresses that the process may have.
     StableVector() {
-        reserved_ = (kCapacity * sizeof(T) + 2 * kStep - 1) / kStep * kStep;
+        size_t bytes = kMost * sizeof(T);
+        rlimit addresses{};
+        if (getrlimit(RLIMIT_AS, &addresses) == 0) bytes = std::min<size_t>(bytes, addresses.rlim_cur / 8);
+        capacity_ = bytes / sizeof(T);
+        reserved_ = (bytes + 2 * kStep - 1) / kStep * kStep;
         void* range = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (range == MAP_FAILED) throw std::bad_alloc();
         range_ = static_cast<char*>(range);
@@ -34,7 +39,7 @@ public:
     T* data() { return data_; }
     const T* data() const { return data_; }
     size_t size() const { return size_; }
-    static size_t capacity() { return kCapacity; }
+    size_t capacity() const { return capacity_; }
     T& operator[](size_t index) { return data_[index]; }
     const T& operator[](size_t index) const { return data_[index]; }
     T& back() { return data_[size_ - 1]; }
@@ -52,18 +57,18 @@ public:
     }
 
 private:
-    static constexpr size_t kStep = 2 << 20;
+    static constexpr size_t kMost = size_t(1) << 24, kStep = 2 << 20;
 
     void grow() {
         char* const end = reinterpret_cast<char*>(data_) + usable_;
-        if (size_ == kCapacity || mprotect(end, kStep, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+        if (size_ == capacity_ || mprotect(end, kStep, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
         madvise(end, kStep, MADV_HUGEPAGE);
         usable_ += kStep;
     }
 
     char* range_ = nullptr;
     T* data_ = nullptr;
-    size_t reserved_ = 0, usable_ = 0, size_ = 0;
+    size_t capacity_ = 0, reserved_ = 0, usable_ = 0, size_ = 0;
 };
 
 }  // namespace stagehand

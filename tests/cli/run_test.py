@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import resource
 
 import harness
 import model_files
@@ -48,6 +49,14 @@ class RunTest(CommandTest):
         self.assertEqual(run["bytes_per_step"], 0)
         self.assertEqual(run["bound_bytes_per_step"], 0)
         self.assertEqual(run["resident_blocks"], run["blocks"])
+
+    def test_process_with_few_addresses(self):
+        few = 2 << 30
+        result = self.run_command(
+            *("run", self.layered_model(), "--budget", "25%", "--steps", "1", "--verify", "--device", "host"),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (few, few)),
+        )
+        self.assertEqual(result.code, SUCCESS, result.err)
 
     def test_forward_backward(self):
         run = self.stream(
