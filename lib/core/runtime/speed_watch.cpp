@@ -69,7 +69,7 @@ void SpeedWatch::look_at_link() {
     }
     link_before_ = sample;
     link_samples_.soon();
-    if (before <= 0 || apart(sample, before)) return;
+    if (apart(sample, before)) return;
     const double mean = (before + sample) / 2;
     if (link_differs_ && !apart(mean, link_)) return;
     note_verdict();
