@@ -136,7 +136,7 @@ Weights tensor_weights(const Subjects& subjects, bool packed) {
     return weights;
 }
 
-// The same weights over the own link, and then, as `helped`, over all links.
+// The weights over the own link, and then, as `helped`, over all links.
 void compare_steps(const Subjects& subjects, const Weights& plain, const Weights& helped) {
     const std::string& name = subjects.names[0];
     for (const double budget : {0.25, 0.5}) {

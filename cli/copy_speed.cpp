@@ -80,7 +80,7 @@ public:
         return end - begin;
     }
 
-    // The same to the host: one block is read into the place of each block.
+    // The nanoseconds of the way to the host: one block is read into the place of each block.
     std::uint64_t to_host() {
         acquire(blocks_.back());
         check(sh_runtime_synchronize(runtime_.get()), doing);

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 // replaced and are no error.
 std::string to_text(const Json& json);
 
-// The same on one line.
+// The text on one line.
 std::string to_line(const Json& json);
 
 }  // namespace stagehand::cli

@@ -47,7 +47,7 @@ public:
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
             const ModelFiles* packed = nullptr);
 
-    // The same for an order of use that is known, with its times.
+    // For an order of use that is known, with its times.
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
             const std::vector<StepUse>& order, const ModelFiles* packed = nullptr);
 

@@ -78,7 +78,7 @@ inline api::Page native_page(sh_backend_page page) { return (api::Page)(page); }
 
 inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
-// The same as a plugin's sh_backend_query(). Defined in backend.cpp.
+// See sh_backend_query() of a plugin. Defined in backend.cpp.
 sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend);
 
 // Defined in memory.cpp.

@@ -10,7 +10,7 @@
 
 namespace stagehand::host {
 
-// The same as a plugin's sh_backend_query().
+// See sh_backend_query() of a plugin.
 sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend);
 
 // The static table of the backend.

@@ -53,8 +53,8 @@ sh_status resume(const char* tag);
 
 // Copies contents that are away. SH_NOT_READY: the memory is on the device, or is not from allocate().
 sh_status read(const void* memory, uint64_t bytes, void* contents);
-// The same contents, in host memory that is the library's. It stays until the tag is resumed or the memory is freed.
-// nullptr: there are none.
+// The contents of the allocation, in host memory that is the library's. It stays until the tag is resumed or the memory
+// is freed. nullptr: there are none.
 uint8_t* backup_of(const void* memory, uint64_t bytes);
 
 // Why the last call of this thread has failed, as sh_last_error().

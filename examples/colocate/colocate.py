@@ -252,7 +252,7 @@ def main() -> int:
         take_weights(server, trainer, memory.device)
         learned = server.generate()
 
-    # The same with memory of its own, all the time.
+    # With memory of its own, all the time.
     reference = Trainer(alone.to(options.device), None)
     wanted_losses = [reference.train(lesson) for _ in losses]
     with turns.turn(server):

@@ -4,7 +4,7 @@
  *
  *     protect [DEVICE]
  *
- * The same program as protect.cpp, protect.py and protect.rs.
+ * In other languages: protect.cpp, protect.py and protect.rs.
  */
 #include <stagehand/stagehand.h>
 #include <stdio.h>

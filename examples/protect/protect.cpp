@@ -3,7 +3,7 @@
 //
 //     protect [DEVICE]
 //
-// The same program as protect.c, protect.py and protect.rs.
+// In other languages: protect.c, protect.py and protect.rs.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>

@@ -4,7 +4,7 @@
  *
  *     reserve_and_guest [DEVICE]
  *
- * The same program as reserve_and_guest.cpp, reserve_and_guest.py and reserve_and_guest.rs.
+ * In other languages: reserve_and_guest.cpp, reserve_and_guest.py and reserve_and_guest.rs.
  */
 #include <inttypes.h>
 #include <stagehand/stagehand.h>

@@ -3,7 +3,7 @@
 //
 //     reserve_and_guest [DEVICE]
 //
-// The same program as reserve_and_guest.c, reserve_and_guest.py and reserve_and_guest.rs.
+// In other languages: reserve_and_guest.c, reserve_and_guest.py and reserve_and_guest.rs.
 #include <algorithm>
 #include <cstdio>
 #include <list>

@@ -3,7 +3,7 @@
  *
  *     stream_file FILE [DEVICE]
  *
- * The same program as stream_file.cpp, stream_file.py and stream_file.rs.
+ * In other languages: stream_file.cpp, stream_file.py and stream_file.rs.
  */
 #include <cjson/cJSON.h>
 #include <fcntl.h>

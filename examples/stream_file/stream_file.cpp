@@ -2,7 +2,7 @@
 //
 //     stream_file FILE [DEVICE]
 //
-// The same program as stream_file.c, stream_file.py and stream_file.rs.
+// In other languages: stream_file.c, stream_file.py and stream_file.rs.
 #include <fcntl.h>
 #include <unistd.h>
 

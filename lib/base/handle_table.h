@@ -67,7 +67,7 @@ public:
         return slot;
     }
 
-    // The same for a caller that unlocks the mutex itself.
+    // For a caller that unlocks the mutex itself.
     Slot* lock(const void* handle) {
         const uint64_t value = reinterpret_cast<uint64_t>(handle);
         if ((value & kTagMask) != kTag) return nullptr;

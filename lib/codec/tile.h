@@ -41,13 +41,13 @@ uint64_t smallest_tile_bytes(FloatFormat format, uint32_t elements);
 // are if packing saves less than a twentieth. `from` needs no alignment.
 uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* to);
 
-// The same with the header, kTileAlignment bytes, and the body apart. Returns the bytes of the body.
+// Packs into a header of kTileAlignment bytes and a body that lies apart. Returns the bytes of the body.
 uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* header, uint8_t* body);
 
 // Unpacks a tile of that many elements. False if it is not such a tile; `to` has any contents then. Reads and writes
 // within bounds whatever the tile holds.
 bool unpack_tile(FloatFormat format, std::span<const uint8_t> tile, uint32_t elements, void* to);
-// The same with the header and the body apart.
+// Unpacks a tile whose body lies apart.
 bool unpack_tile(FloatFormat format, const uint8_t* header, std::span<const uint8_t> body, uint32_t elements, void* to);
 
 // The bytes of the body, as the header says. Never more than the elements have, filled up to kTileAlignment.

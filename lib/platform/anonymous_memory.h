@@ -20,7 +20,7 @@ void unmap_anonymous(void* memory, uint64_t mapped_bytes);
 
 // Makes the pages present, with as many threads as that gains. Other threads must not read the memory meanwhile.
 Status touch(void* memory, uint64_t mapped_bytes);
-// The same on the calling thread alone.
+// Makes them present on the calling thread alone.
 Status touch_here(void* memory, uint64_t mapped_bytes);
 
 }  // namespace stagehand::platform

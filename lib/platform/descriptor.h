@@ -66,8 +66,7 @@ public:
     // Whether somebody else has closed it: the number is free now, or another file's.
     bool is_lost() const noexcept { return is_open() && !file_.is_at(number_); }
     int number() const { return number_; }
-    // The same, but -1 if it is lost: for calls that would change another file, or take its bytes for those of this
-    // one.
+    // -1 if it is lost: for calls that would change another file, or take its bytes for those of this one.
     int own_number() const noexcept { return is_lost() ? -1 : number_; }
     // Somebody else closes it from now on.
     int release() noexcept { return std::exchange(number_, -1); }

@@ -96,7 +96,7 @@ struct ActivationPlan {
 std::optional<ActivationCost> activation_cost(const TrainingStep& step, std::span<const Fate> fates,
                                               uint64_t target_bytes);
 
-// The same, with the memory in use over the step, by time. Its highest point is the peak of the cost.
+// The cost, with the memory in use over the step, by time. Its highest point is the peak of the cost.
 struct SimulatedStep {
     ActivationCost cost;
     uint64_t plain_peak_bytes = 0;  // if everything is kept

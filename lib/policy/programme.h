@@ -39,7 +39,7 @@ public:
     bool trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
                StepProgramme* cold = nullptr);
 
-    // The same for steps that are not alike: begin() empties the ring, and each follow() finds the copies of one more
+    // For steps that are not alike: begin() empties the ring, and each follow() finds the copies of one more
     // step, of any trace over the shape's units.
     void begin(uint32_t ring_pages);
     bool follow(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step);

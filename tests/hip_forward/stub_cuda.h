@@ -47,7 +47,7 @@ CUresult result_of(test::Answer refusal);
 
 // The check of every call that needs a context.
 CUresult entered();
-// The same check for calls that a capture may forbid on this thread.
+// The check for calls that a capture may forbid on this thread.
 CUresult entered_unsafe();
 
 template <class Call>

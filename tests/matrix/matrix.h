@@ -59,7 +59,7 @@ public:
     void attempt(const char* name, const std::function<sh_status()>& call, sh_status done = SH_OK);
     // For a call that is not made again as it is. Returns false if it failed in a way that is allowed.
     bool once(const char* name, sh_status status);
-    // The same for what has no text and no status.
+    // For what has no text and no status.
     void try_until(const char* name, const std::function<bool()>& works);
 
     uint64_t failures() const;  // so far
@@ -97,7 +97,7 @@ private:
         const InTheLibrary inside(#function); \
         return function(__VA_ARGS__);         \
     })
-// The same for a call that says `done` if its first try took effect although it failed.
+// For a call that says `done` if its first try took effect although it failed.
 #define TRY_OR(run, done, function, ...)          \
     (run).attempt(                                \
         #function,                                \

@@ -25,7 +25,7 @@ inline uint64_t scaled_stride(uint64_t stride) {
     return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(stride) / stress_scale()));
 }
 
-// The same for unit tests.
+// For unit tests.
 inline uint64_t shortened(uint64_t count) { return std::min(count, scaled(count)); }
 inline uint64_t shortened_stride(uint64_t stride) { return std::max(stride, scaled_stride(stride)); }
 

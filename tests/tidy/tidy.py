@@ -1,9 +1,10 @@
-"""House rules that a machine can check: file lengths, first lines, unfinished marks, prints in the library, Markdown
-links.
+"""House rules that a machine can check: file lengths, first lines, layers, unfinished marks, prints in the library,
+Markdown links.
 
 tidy.py ROOT [FILE...]
 """
 
+import graphlib
 import pathlib
 import re
 import subprocess
@@ -28,6 +29,7 @@ GENERATED = {
 }
 # Written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+SAYS_NOTHING = re.compile(r"\s*(//+|/\*+|\*|#) The same\b")
 # The library never prints and never ends the process; the log's own sink is the one exception.
 PRINTS = re.compile(
     r"\b(std::cout|std::cerr|std::clog|stdout|stderr)\b|\b(printf|puts|putchar|perror|abort|exit|_exit|quick_exit|terminate)\s*\("
@@ -84,6 +86,8 @@ def check_source(root, name, lines, text):
     for number, line in enumerate(lines, 1):
         if "\t" in line:
             yield f"{name}:{number}: a tab"
+        if SAYS_NOTHING.match(line) and name not in GENERATED:
+            yield f"{name}:{number}: a comment that opens so does not say what it is about"
     # A source beside a header of its name is told about there; a unit test is about what its name says.
     told_elsewhere = name.endswith("_test.cpp") or (
         kind in {".c", ".cpp"} and pathlib.Path(root, name).with_suffix(".h").exists()
@@ -170,6 +174,44 @@ def check(root, name):
         yield from check_links(root, name, text)
 
 
+LAYERS = "docs/architecture.md"
+
+
+def layers(text):
+    """The tables of layers: for the folders of lib/ and of lib/core/, the folders that each of them knows."""
+    tables = re.findall(r"\| folder \| job \| knows \|\n\|[-|]+\|\n((?:\|.*\n)+)", text)
+    return [
+        {row.split("`")[1].rstrip("/"): set(re.findall(r"[a-z]+", row.rsplit("|", 2)[1])) for row in table.splitlines()}
+        for table in tables
+    ]
+
+
+def check_layers(root, names):
+    """No file includes one of a layer that its own does not know, and layers know each other in one direction."""
+    tables = layers(pathlib.Path(root, LAYERS).read_text())
+    if len(tables) != 2:
+        yield f"{LAYERS}: {len(tables)} tables of layers, where lib/ and lib/core/ have one each"
+        return
+    for folder, include, knows in zip(("lib/", "lib/core/"), ("", "core/"), tables):
+        try:
+            graphlib.TopologicalSorter(knows).prepare()
+        except graphlib.CycleError as error:
+            yield f"{LAYERS}: layers know each other in a circle: {' '.join(error.args[1])}"
+        for name in names:
+            layer = name.removeprefix(folder).split("/")[0]
+            if not name.startswith(folder) or name.count("/") == folder.count("/"):
+                continue
+            if pathlib.PurePath(name).suffix not in {".cpp", ".h"}:
+                continue
+            if layer not in knows:
+                yield f"{name}: {LAYERS} has no row for {folder}{layer}/"
+                continue
+            text = pathlib.Path(root, name).read_text()
+            for other in re.findall(rf'^#include "{include}(\w+)/', text, re.M):
+                if other in knows and other not in {layer, "base"} and other not in knows[layer]:
+                    yield f"{name}: includes a file of {include}{other}/, which {LAYERS} does not allow"
+
+
 def check_built(root, names):
     """Every source is named in a build file: a test that is not would never run."""
     builds = {}
@@ -232,6 +274,7 @@ def main():
     problems = [problem for name in names for problem in check(root, name)]
     if len(sys.argv) == 2:
         problems += check_built(root, names)
+        problems += check_layers(root, names)
         problems += check_crates(root, names)
         problems += check_documented(root, names)
     print(*(problems or [f"{len(names)} files are tidy"]), sep="\n")

@@ -111,7 +111,7 @@ public:
     // Lets each tenant that holds more than its share change to its share, starting with the tenant whose next step is
     // furthest away. Calls feel_pressure() of the tenants that still hold more afterwards.
     void press_all() { press({}); }
-    // The same, until the tenant could have its share and its workspace.
+    // Presses only until the tenant could have its share and its workspace.
     void make_room(const Tenant& tenant);
     // Returns SH_ERROR_BUSY while the tenant cannot have them, because others have to give up part of them first.
     Status check_room(const Tenant& tenant) const;

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "core/device/page_loan.h"
-#include "core/memory/unpack_memory.h"
+#include "core/device/unpack_memory.h"
 
 namespace stagehand::core {
 

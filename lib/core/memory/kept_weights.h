@@ -9,17 +9,6 @@
 
 namespace stagehand::core {
 
-// How the packed tensors of a runtime arrive.
-struct UnpackPlan {
-    uint64_t pages = 0;         // through which they arrive; 0: the host unpacks
-    uint64_t kept_pages = 0;    // for chunks that stay
-    std::vector<uint8_t> kept;  // for each unit up to the last that has any, the chunks of a period that stay
-    bool operator==(const UnpackPlan&) const = default;
-
-    uint64_t all_pages() const { return pages + kept_pages; }
-    uint32_t kept_of(size_t unit) const { return unit < kept.size() ? kept[unit] : 0; }
-};
-
 // Packed bytes of the unit beyond its first `own_bytes`: entry k counts the chunks that stay if k of a period do.
 using KeptBytes = std::vector<uint64_t>;  // kKeptPeriod + 1 entries
 void find_kept_bytes(Registry& registry, const Unit& unit, uint64_t own_bytes, KeptBytes* out);

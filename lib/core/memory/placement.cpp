@@ -4,6 +4,7 @@
 
 #include "base/no_throw.h"
 #include "base/size_text.h"
+#include "core/memory/kept_weights.h"
 
 namespace stagehand::core {
 namespace {

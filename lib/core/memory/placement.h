@@ -9,10 +9,10 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/page_pool.h"
+#include "core/device/unpack_memory.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
-#include "core/memory/unpack_memory.h"
 
 namespace stagehand::core {
 

@@ -66,7 +66,7 @@ public:
     bool are_over(uint64_t set);
     // Waits on the host for the last uses of the streams in `set`.
     Status synchronize(uint64_t set);
-    // The same, but gives the mutex up meanwhile.
+    // Gives the mutex up meanwhile.
     Status wait(uint64_t set, std::unique_lock<std::mutex>& lock);
     Status synchronize_all() { return synchronize(~uint64_t(0)); }
     // SH_ERROR_INVALID_STATE while the stream takes part in a capture. An event that is recorded there belongs to the

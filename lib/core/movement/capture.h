@@ -8,9 +8,9 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/device/unpack_memory.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
-#include "core/memory/unpack_memory.h"
 #include "core/movement/graph.h"
 #include "core/movement/load.h"
 #include "core/movement/load_routes.h"

@@ -60,7 +60,7 @@ public:
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
     // Waits on the host until the unit's issued load has finished. The mutex is given up meanwhile.
     Status wait_done(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // The same, and also waits for the copies that failed loads have left in flight. After that, nothing that was
+    // Waits for the load, and also for the copies that failed loads have left in flight. After that, nothing that was
     // issued reads the unit's sources or writes its memory.
     Status wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock);
     // True if wait_quiet() would not have to wait.

@@ -21,12 +21,12 @@ public:
     auto for_host_memory(Work&& work) {
         return timed(&host_memory_ns_, static_cast<Work&&>(work));
     }
-    // The same for the work on the device that was queued before.
+    // As time for the work on the device that was queued before.
     template <class Work>
     auto for_earlier_work(Work&& work) {
         return timed(&earlier_work_ns_, static_cast<Work&&>(work));
     }
-    // The same for the comparison with the contents of earlier cycles.
+    // As time for the comparison with the contents of earlier cycles.
     template <class Work>
     auto for_comparison(Work&& work) {
         return timed(&comparison_ns_, static_cast<Work&&>(work));

@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/memory/unpack_memory.h"
+#include "core/device/unpack_memory.h"
+#include "core/memory/kept_weights.h"
 #include "core/plan/planner.h"
 #include "core/plan/source_speeds.h"
 #include "transfer/unpack/batches.h"

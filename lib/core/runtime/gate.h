@@ -40,7 +40,7 @@ public:
     bool lost() const { return phase_ == Phase::lost; }
     bool is_open() const { return phase_ == Phase::open && !is_away(); }
     Status usable() const;
-    // The same for calls that need device memory: a pause may have taken it.
+    // For calls that need device memory: a pause may have taken it.
     Status running() const;
 
     // Whether a pause has the memory: SH_OCCUPANCY_*. Any thread may read it.

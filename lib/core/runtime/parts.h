@@ -17,13 +17,13 @@
 #include "core/device/device.h"
 #include "core/device/event_pool.h"
 #include "core/device/helpers.h"
+#include "core/device/unpack_memory.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 #include "core/memory/stream_table.h"
-#include "core/memory/unpack_memory.h"
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "core/plan/compute_meter.h"
@@ -46,7 +46,7 @@ struct Parts {
     uint64_t pages_left() const { return max_pages - std::min(max_pages, placement.pages()); }
     // Returns the failure of a write-back that nobody waited for, or that of a helper's copy, once.
     Status late_failure();
-    // The same. The runtime is lost if device memory cannot be trusted any more.
+    // Returns it, too. The runtime is lost if device memory cannot be trusted any more.
     Status take_failure() { return gate.note(late_failure()); }
     Status unknown_block(sh_block id) const;
     // An error if the stream captures. The capture is not one of this runtime, so nothing of this runtime may take part

@@ -36,7 +36,7 @@ public:
     StepWatch& watch() { return watch_; }
     const StepWatch& watch() const { return watch_; }
     void look_at_times();
-    // The same if the engine changes more or fewer blocks in each step than the plan counts on.
+    // Wants a new plan if the engine changes more or fewer blocks in each step than the plan counts on.
     void look_at_changes();
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
@@ -82,7 +82,7 @@ public:
     Needs needs();
     // Tells the arbiter how many of the pages that the runtime holds now are protected.
     void tell_kept();
-    // The same when fewer pages are protected than before. If host memory is too short to compute the number, the
+    // For when fewer pages are protected than before. If host memory is too short to compute the number, the
     // arbiter keeps the old number until a plan is settled.
     void tell_less_kept() noexcept;
 

@@ -99,7 +99,7 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     if (!other_mix) now = planner.mix();
     Planner::Limits with = limits;
     SH_TRY(speeds_.link(&with.link_bytes_per_ns));  // as seen by now
-    // The same mix and speeds lead to the same offer. Only the number of steps that they have lasted for is another
+    // With the same mix and speeds comes the same offer. Only the number of steps that they have lasted for is another
     // one.
     if (!offer_.made || differ(offer_.mix, now) || offer_.verdict != speeds_.verdict()) {
         if (steps_ < next_offer_) return Status();

@@ -60,7 +60,7 @@ public:
         unit.held--;
         parts_.gate.view_ended();
     }
-    // The same for a call that may give up the mutex, and does what follows from it outside a capture. Until the call
+    // For a call that may give up the mutex, and does what follows from it outside a capture. Until the call
     // has given the view to the engine, or to end(), it alone may end it.
     void hold(Block& block, Unit& unit);
     void give(Block& block) noexcept { block.taking--; }

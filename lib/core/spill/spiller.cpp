@@ -250,7 +250,7 @@ Status Spiller::collect_finished() {
         }
         if (!left) break;
         oldest.has_left = true;
-        SH_TRY(is_away(oldest));
+        SH_TRY(put_away(oldest));
     }
     return first;
 }
@@ -273,12 +273,12 @@ Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* wait
     for (bool done = false; !done;) {
         SavedCopy& oldest = *copies_.leaving().front();
         done = &oldest == last;
-        SH_TRY(is_away(oldest));
+        SH_TRY(put_away(oldest));
     }
     return Status();
 }
 
-Status Spiller::is_away(SavedCopy& copy) {
+Status Spiller::put_away(SavedCopy& copy) {
     if (options_.checksums) {
         SH_TRY(lanes_.wait_for_out(copy, SH_STREAM_HOST));
         copy.checksum = checksum_in_host(copy);

@@ -79,7 +79,7 @@ private:
     Status collect_finished();
     Status collect_beyond_bounds(sh_stream stream, bool all, uint64_t* waited_for);
     Status hand_out(sh_stream stream, uint64_t waited_for, std::span<sh_ticket> tickets, uint64_t* out_count);
-    Status is_away(SavedCopy& copy);
+    Status put_away(SavedCopy& copy);
     Status bring_back(SavedCopy& copy, uint64_t address);
     Status join(SavedCopy& copy, uint64_t address, sh_stream stream);
     void end_prefetch(SavedCopy& copy);

@@ -74,10 +74,10 @@ public:
     // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
     // the stream of the loads that the own link brings, always the same.
     Status follow_all(sh_stream lane);
-    // The same as transfer::issue(), over all ways.
+    // transfer::issue() over all ways.
     Status issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
                  BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);
-    // The same, but one way brings everything. `out_stream` gets the stream of the device on which the last copy is
+    // One way brings everything. `out_stream` gets the stream of the device on which the last copy is
     // queued, also after a failure.
     Status issue_whole(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
                        BondedLoad* load, WaitSet* waited, Issued* out, sh_stream* out_stream);

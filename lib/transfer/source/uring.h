@@ -17,9 +17,8 @@ public:
 
     // Returns 0 or an errno. ENOSYS means that the library is built without liburing.
     int open(uint32_t depth);
-    // Queues a read. The read starts at the next wait(). At most `depth` reads may be under way.
+    // Queues a read or a write, which starts at the next wait(). At most `depth` of them may be under way.
     void add_read(uint32_t tag, int file, void* to, uint64_t bytes, uint64_t offset);
-    // The same for a write.
     void add_write(uint32_t tag, int file, const void* from, uint64_t bytes, uint64_t offset);
     // Waits until one of them is done. Returns its tag, and its bytes or -errno.
     void wait(uint32_t* out_tag, int64_t* out_result);

@@ -35,7 +35,7 @@ public:
 
     // Uses this memory of the device from now on. On failure nothing is held.
     Status open(Lanes& lanes, uint64_t address, uint64_t bytes);
-    // The same for a capture, which only records: a launch of the graph copies and unpacks. It finds all kept chunks on
+    // For a capture, which only records: a launch of the graph copies and unpacks. It finds all kept chunks on
     // the device. All streams that are used from now on belong to the capture.
     Status open_to_record(Lanes& lanes, uint64_t address, uint64_t bytes);
     // Makes the captured stream wait for the copies that were recorded.

@@ -371,7 +371,7 @@ TEST_P(RegistryTest, gaps_are_what_no_segment_covers) {
     EXPECT_EQ(registry_->unit(pack).bytes, 812u);
 }
 
-// The same test through the interface: the numbers of records, events and bytes are the same after many blocks came and
+// Through the interface: the numbers of records, events and bytes are the same after many blocks came and
 // went as after a few.
 TEST(Registrations, leave_nothing) {
     TestDevice device({.budget_bytes = 40 * kPage});

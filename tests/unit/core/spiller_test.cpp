@@ -307,7 +307,7 @@ TEST_F(SpillerTest, NothingComesBackBeforeItHasLeft) {
     sh_stream_destroy(device_, other);
 }
 
-// The same in the other direction: the next tensor gets the same host memory, whose bytes have not gone back yet.
+// In the other direction: the next tensor gets the same host memory, whose bytes have not gone back yet.
 TEST_F(SpillerTest, HostMemoryIsUsedAgainOnlyAfterItsBytesWentBack) {
     sh_spiller_options options = keeping(0);
     sh_spill_class size_class = SH_SPILL_CLASS_INIT;

@@ -271,7 +271,7 @@ class Recompute:
             elif kind == "kept":
                 begin, value = int(argument.offset), Kept(value)
             elif kind == "recipe":
-                # The same result may be an argument twice.
+                # A result may be an argument twice.
                 value = value.recipe.made() or self._follow(value)
             elif kind == "save":
                 begin, value = int(argument.offset), self._save_copy(argument, value)

@@ -67,7 +67,7 @@ pub struct PauseOptions<'a> {
     pub tags: Option<&'a [&'a str]>,
     /// Instead of what the allocations say.
     pub contents: Contents,
-    /// The same of their elements, see [`AllocOptions::format`].
+    /// The format of their elements, see [`AllocOptions::format`].
     pub format: Option<WeightFormat>,
     /// Return [`Status::BUSY`](crate::Status::BUSY) instead of waiting for another call.
     pub no_wait: bool,

@@ -1,4 +1,4 @@
-#include "core/memory/unpack_memory.h"
+#include "core/device/unpack_memory.h"
 
 #include <algorithm>
 

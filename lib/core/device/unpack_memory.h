@@ -3,14 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "core/device/pool_memory.h"
-#include "core/memory/kept_weights.h"
 #include "transfer/lane/lane.h"
 #include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
+
+// How the packed tensors of a runtime arrive.
+struct UnpackPlan {
+    uint64_t pages = 0;         // through which they arrive; 0: the host unpacks
+    uint64_t kept_pages = 0;    // for chunks that stay
+    std::vector<uint8_t> kept;  // for each unit up to the last that has any, the chunks of a period that stay
+    bool operator==(const UnpackPlan&) const = default;
+
+    uint64_t all_pages() const { return pages + kept_pages; }
+    uint32_t kept_of(size_t unit) const { return unit < kept.size() ? kept[unit] : 0; }
+};
 
 // The caller holds the runtime's mutex in all methods.
 class UnpackMemory {
