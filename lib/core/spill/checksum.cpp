@@ -3,26 +3,38 @@
 #include <algorithm>
 #include <span>
 
-#define XXH_INLINE_ALL  // the library needs no other library for it at run time
-#include <xxhash.h>
-
+#include "codec/checksum.h"
 #include "core/device/device_reader.h"
 
 namespace stagehand::core {
+namespace {
 
-uint64_t checksum(const void* data, uint64_t bytes) { return XXH3_64bits(data, bytes); }
+// Device memory is read in pieces, each of which has a checksum.
+constexpr uint64_t kPieceBytes = 4 << 20;
+
+uint64_t add_piece(uint64_t sum, const char* piece, uint64_t bytes) {
+    const uint64_t both[] = {sum, codec::checksum(piece, bytes)};
+    return codec::checksum(both, sizeof both);
+}
+
+}  // namespace
+
+uint64_t checksum(const void* data, uint64_t bytes) {
+    uint64_t sum = 0;
+    for (uint64_t at = 0; at < bytes; at += kPieceBytes)
+        sum = add_piece(sum, static_cast<const char*>(data) + at, std::min(kPieceBytes, bytes - at));
+    return sum;
+}
 
 Status checksum_on_device(BackendDevice& device, sh_stream stream, uint64_t address, uint64_t bytes, uint64_t* out) {
-    constexpr uint64_t kPieceBytes = 4 << 20;
     DeviceReader reader(device, stream);
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
+    uint64_t sum = 0;
     for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
         std::span<const char> piece;
         SH_TRY(reader.read(address + at, std::min(kPieceBytes, bytes - at), &piece));
-        XXH3_64bits_update(&state, piece.data(), piece.size());
+        sum = add_piece(sum, piece.data(), piece.size());
     }
-    *out = XXH3_64bits_digest(&state);
+    *out = sum;
     return Status();
 }
 
