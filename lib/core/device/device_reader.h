@@ -15,7 +15,8 @@ class DeviceReader {
 public:
     DeviceReader(BackendDevice& device, sh_stream stream) : device_(device), stream_(stream) {}
 
-    // The bytes stay until the next call.
+    static constexpr uint64_t kMostBytes = 4 << 20;
+    // Reads so many bytes at most. They stay until the next call.
     Status read(uint64_t address, uint64_t bytes, std::span<const char>* out);
 
 private:

@@ -16,8 +16,6 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint64_t kPieceBytes = 4 << 20;
-
 // A segment, which stays readable when the block's records change.
 struct Read {
     transfer::Source source;
@@ -37,8 +35,8 @@ public:
         : on_device_(device, copies), source_on_device_(device, copies) {}
 
     Status compare(const Read& read) {
-        for (uint64_t at = 0; at < read.source.bytes; at += kPieceBytes) {
-            const uint64_t bytes = std::min(kPieceBytes, read.source.bytes - at);
+        for (uint64_t at = 0; at < read.source.bytes; at += DeviceReader::kMostBytes) {
+            const uint64_t bytes = std::min(DeviceReader::kMostBytes, read.source.bytes - at);
             std::span<const char> are, wanted;
             SH_TRY(on_device_.read(read.address + at, bytes, &are));
             SH_TRY(read_source(read.source, at, bytes, &wanted));

@@ -10,8 +10,6 @@ namespace stagehand::core {
 namespace {
 
 // Device memory is read in pieces, each of which has a checksum.
-constexpr uint64_t kPieceBytes = 4 << 20;
-
 uint64_t add_piece(uint64_t sum, const char* piece, uint64_t bytes) {
     const uint64_t both[] = {sum, codec::checksum(piece, bytes)};
     return codec::checksum(both, sizeof both);
@@ -21,17 +19,17 @@ uint64_t add_piece(uint64_t sum, const char* piece, uint64_t bytes) {
 
 uint64_t checksum(const void* data, uint64_t bytes) {
     uint64_t sum = 0;
-    for (uint64_t at = 0; at < bytes; at += kPieceBytes)
-        sum = add_piece(sum, static_cast<const char*>(data) + at, std::min(kPieceBytes, bytes - at));
+    for (uint64_t at = 0; at < bytes; at += DeviceReader::kMostBytes)
+        sum = add_piece(sum, static_cast<const char*>(data) + at, std::min(DeviceReader::kMostBytes, bytes - at));
     return sum;
 }
 
 Status checksum_on_device(BackendDevice& device, sh_stream stream, uint64_t address, uint64_t bytes, uint64_t* out) {
     DeviceReader reader(device, stream);
     uint64_t sum = 0;
-    for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    for (uint64_t at = 0; at < bytes; at += DeviceReader::kMostBytes) {
         std::span<const char> piece;
-        SH_TRY(reader.read(address + at, std::min(kPieceBytes, bytes - at), &piece));
+        SH_TRY(reader.read(address + at, std::min(DeviceReader::kMostBytes, bytes - at), &piece));
         sum = add_piece(sum, piece.data(), piece.size());
     }
     *out = sum;
