@@ -1,6 +1,7 @@
 // Weights that stay on the device packed: the link brings them once, and each use unpacks them.
 #include <vector>
 
+#include "../../stress/scale.h"
 #include "unpacking_fixture.h"
 
 namespace stagehand::test {
@@ -45,8 +46,8 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
             add_blocks(ordered);
             for (int i = ordered; i < 24; i++)  // in no schedule
                 add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
-            int plans = 0;
-            for (uint64_t budget = 8 * kDeviceMiB; budget <= kBudget; budget += kDeviceMiB / 8) {
+            uint64_t plans = 0;
+            for (uint64_t budget = 8 * kDeviceMiB; budget <= kBudget; budget += shortened_stride(kDeviceMiB / 8)) {
                 sh_plan_options options = SH_PLAN_OPTIONS_INIT;
                 options.flags = SH_PLAN_DRY_RUN;
                 options.budget_bytes = budget;
@@ -55,7 +56,7 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
                 plans += info.packed_resident_bytes > 0;
                 ASSERT_GE(info.unordered_bytes, truth_.back().size()) << budget << ", " << held << " held";
             }
-            EXPECT_GT(plans, 20);
+            EXPECT_GT(plans, shortened(20));
         }
     }
 }
