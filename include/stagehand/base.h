@@ -145,7 +145,8 @@ typedef uint64_t sh_stream;
 
 /**
  * A block of one runtime. 0 is never a block. A runtime never uses an id twice. Two runtimes that exist at the same
- * time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks.
+ * time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks, and fewer if
+ * the addresses of the process are limited (RLIMIT_AS).
  */
 typedef uint64_t sh_block;
 

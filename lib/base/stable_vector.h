@@ -16,11 +16,11 @@ namespace stagehand {
 template <class T>
 class StableVector {
 public:
-    // Takes no more than an eighth of the addresses that the process may have.
+    // Where the addresses of the process are limited, it takes few of them, because there may be many runtimes.
     StableVector() {
         size_t bytes = kMost * sizeof(T);
         rlimit addresses{};
-        if (getrlimit(RLIMIT_AS, &addresses) == 0) bytes = std::min<size_t>(bytes, addresses.rlim_cur / 8);
+        if (getrlimit(RLIMIT_AS, &addresses) == 0) bytes = std::min<size_t>(bytes, addresses.rlim_cur / 64);
         capacity_ = bytes / sizeof(T);
         reserved_ = (bytes + 2 * kStep - 1) / kStep * kStep;
         void* range = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -84,7 +84,8 @@ stream destroyed cannot know whether its work still reads device memory. The run
 once, and does not use that memory again.*/
 pub type sh_stream = u64;
 /**A block of one runtime. 0 is never a block. A runtime never uses an id twice. Two runtimes that exist at the same
-time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks.*/
+time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks, and fewer if
+the addresses of the process are limited (RLIMIT_AS).*/
 pub type sh_block = u64;
 #[repr(C)]
 #[derive(Debug)]
