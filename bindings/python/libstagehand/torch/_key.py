@@ -20,8 +20,8 @@ from ._once import once
 
 _NAME = "TESTING_ONLY_GenericWrapper"  # PyTorch's own code never uses it
 _Key: Any = torch._C._dispatch_key_parse(_NAME)
-_KEYS = torch._C.DispatchKeySet(_Key)
-_KEYS_OF_WRAPPERS = _KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+KEYS = torch._C.DispatchKeySet(_Key)
+_KEYS_OF_WRAPPERS = KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 _data: Any = torch._C.TensorBase.data
 _is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _storage = torch.Tensor.untyped_storage
@@ -51,7 +51,7 @@ def closed(tensor: torch.Tensor) -> torch.Tensor:
         storage_offset=tensor.storage_offset(),
         dtype=tensor.dtype,
         device=tensor.device,
-        _extra_dispatch_keys=_KEYS,
+        _extra_dispatch_keys=KEYS,
     )
     with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_KEYS_OF_WRAPPERS):
         without_python = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def compiled_use(name: str) -> RuntimeError:
 
 def without_key(operation: Any, args: Any, kwargs: Any) -> Any:
     """Makes an operation as if no tensor had the key. Views in the result have the key again."""
-    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+    with torch._C._ExcludeDispatchKeyGuard(KEYS):
         return operation(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""The scope in which this package works on tensors, whatever the user's modes."""
+"""The scope in which this package works on tensors, whatever the user's modes and transforms."""
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Switches off modes and tensor classes that change the functions of tensors."""
+    """Switches off modes, transforms (torch.func) and tensor classes that change the functions of tensors."""
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        yield
+        with torch._C._DisableFuncTorch():
+            yield

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._hooks import Hook
 from ._key import Operation, has_key
 from ._subclasses import ENTRY, is_wrapper
+from ._tracked import is_seen, tracked
 from ._weights import Entry, Place, _data, entry_of
 
 # The methods that read the source, unless the block is held. They work on the device as usual while it is held.
@@ -36,7 +38,6 @@ _METHODS = (
     "tolist",
     "item",
     "clone",
-    "detach",
     "__array__",
     "as_subclass",
     "__repr__",
@@ -64,7 +65,12 @@ ON_HOST = ("data_ptr",)
 # The methods that ask for the key of a tensor, and read no memory.
 KEYED = ("new", "new_tensor", "type")
 _ALWAYS = ("__reduce_ex__",)
+# The methods whose results autograd takes for results of the weight.
+_DIFFERENTIABLE = ("cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "clone", "as_subclass")
 _clone = torch.Tensor.clone
+_MAKE_PARAMETER = nn.Parameter.__new__.__code__
+# The attribute of a tensor that nn.Parameter() makes of a weight, with the class that it had.
+CLASS = "_stagehand_class"
 
 
 class Source:
@@ -92,12 +98,48 @@ def _method(source: Source, kind: type, name: str) -> Any:
             return of_class(entry.places[0].open, *args, **named)
         if name not in _ALWAYS and source.computes():
             return of_class(_clone(self) if name in PAST_DISPATCHER else self, *args, **named)
-        made = of_class(source.current(entry), *args, **named)
+        current = source.current(entry)
+        if name in _DIFFERENTIABLE and not entry.special and is_seen(self):
+            current = tracked(self, current.detach())
+        made = of_class(current, *args, **named)
         if name in NUMPY:
             made.flags.writeable = False  # because a write to the array could not be seen
         return made
 
     return call
+
+
+def detached(otherwise: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Returns a method detach(). nn.Parameter() takes what it gets if that has the class of the weight, and then sets
+    `_is_param`. So the parameter shares memory with the weight, as one of `weight.data` does.
+    """
+
+    def detach(self: torch.Tensor) -> torch.Tensor:
+        if sys._getframe(1).f_code is not _MAKE_PARAMETER:
+            return otherwise(self)
+        made = self.data
+        made.__dict__[CLASS] = type(made)
+        made.__class__ = type(self)
+        return made
+
+    return detach
+
+
+def _is_parameter(kind: type) -> property:
+    def get(self: torch.Tensor) -> bool:
+        return bool(self.__dict__.get("_is_param", issubclass(kind, nn.Parameter)))
+
+    def put(self: torch.Tensor, is_parameter: bool) -> None:
+        own = self.__dict__.pop(CLASS, None)
+        if own is None:
+            self.__dict__["_is_param"] = is_parameter
+        elif own is torch.Tensor:
+            self.__class__ = nn.Parameter
+        else:
+            self.__class__ = own
+            self._is_param = is_parameter  # type: ignore[attr-defined]
+
+    return property(get, put)
 
 
 def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -214,6 +256,8 @@ class ServedTensors:
 
         methods: dict[str, Any] = {
             **{name: _method(source, kind, name) for name in (*_METHODS, *ON_HOST, *_ALWAYS)},
+            "detach": detached(_method(source, kind, "detach")),
+            "_is_param": _is_parameter(kind),
             "__new__": new,
             "__copy__": shallow_copy,
             "__deepcopy__": deepcopy,

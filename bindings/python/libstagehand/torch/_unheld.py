@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.utils._pytree import tree_iter, tree_map
 
 from .._errors import BudgetError
@@ -24,8 +23,10 @@ from ._hooks import refuse_untold_training
 from ._key import closed, compiled_use, has_key, is_compiling, without_key, written
 from ._loading import Updates
 from ._memory import strided
+from ._plainly import plainly
 from ._saved import SavedTensors
 from ._subclasses import ENTRY, found_in, is_wrapper
+from ._tracked import is_seen, tracked
 from ._views import as_view
 from ._weights import HeldBlock, Place, Weight, _data
 
@@ -156,7 +157,7 @@ class UnheldOperations:
             if self._holding.computes():
                 return _clone(view) if copied else view
         self._write_back([weight.block])
-        with torch.inference_mode(False), torch.no_grad():
+        with plainly():
             made = self._host(view, weight.to_give())
             for place in weight.places:
                 if place.original.dtype == view.dtype:  # so that a change is seen, it shares the versions of the data
@@ -176,8 +177,7 @@ class UnheldOperations:
             return value
         with torch.no_grad():
             copied = self._host(value).to(value.device, copy=True)
-        is_seen = (torch.is_grad_enabled() and value.requires_grad) or forward_ad._current_level >= 0
-        return without_key(_Copy.apply, (value, copied), {}) if is_seen else copied
+        return tracked(value, copied) if is_seen(value) else copied
 
     def _write(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """Makes an operation in place on the sources. The blocks are loaded again before they are used again."""
@@ -281,28 +281,6 @@ class UnheldOperations:
             with self._writing([weight]):
                 leave(weight, others)
                 strided(weight.host, place.offset, place.original).copy_(value)
-
-
-class _Copy(torch.autograd.Function):
-    """A copy of a weight, whose gradient is that of the weight."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(weight: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
-        return copied
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor | None, _: None) -> torch.Tensor | None:
-        return None if tangent is None else tangent.clone()  # a result must not be an argument
 
 
 def _has_parts(value: Any) -> bool:

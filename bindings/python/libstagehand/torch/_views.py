@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ._key import has_key, owner_of
-from ._serving import NUMPY, ON_HOST, PAST_DISPATCHER, reduced, unshareable
+from ._serving import CLASS, NUMPY, ON_HOST, PAST_DISPATCHER, detached, reduced, unshareable
 from ._weights import Weight, _data
 
 # They get the source of a block that is held, too.
@@ -109,6 +109,7 @@ def _is_parameter(self: torch.Tensor) -> bool:
 
 def _make_parameter(self: torch.Tensor, is_parameter: bool) -> None:
     """nn.Parameter() sets this of a tensor that it has made of a view."""
+    self.__dict__.pop(CLASS, None)
     if has_key(self):
         _owner(self, "Parameter").tie(self)
     self.__class__ = IdleParameter if is_parameter else IdleView
@@ -121,6 +122,7 @@ def _class(kind: type) -> type:
         {
             **{name: _method(kind, name) for name in _READERS},
             **{name: _like(kind, name) for name in ("new", "new_tensor")},
+            "detach": detached(kind.detach),
             "__copy__": _copy,
             "__deepcopy__": _deepcopy,
             "share_memory_": _share_memory,

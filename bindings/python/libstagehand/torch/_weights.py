@@ -20,6 +20,7 @@ from ._files import PackedTensor
 from ._key import closed
 from ._memory import sealed, span_of, strided
 from ._movable import changed_elsewhere, full_name, refuse_distributed_weight, refuse_immovable
+from ._plainly import plainly
 
 if TYPE_CHECKING:
     from ._aliases import Earlier
@@ -85,7 +86,7 @@ class Place:
             if changed:
                 raise changed_elsewhere(self.name)
         if self.given is None:
-            with torch.inference_mode(False), torch.no_grad():
+            with plainly():
                 self.given = strided(self.weight.to_give(), self.offset, self.original)
             self.note_source()
         self.trained = self.weight.block.trained
@@ -172,15 +173,13 @@ class Entry:
 
     def host(self) -> torch.Tensor:
         """Returns a tensor over the source."""
-        if self.special and self.keys:
-            with torch._C.DisableTorchFunctionSubclass():
+        with plainly():
+            if self.special and self.keys:
                 return self.over(Place.host, torch.device("cpu"))
-        host = self.places[0].host()
-        return (
-            nn.Parameter(host, requires_grad=self.tensor.requires_grad)
-            if isinstance(self.tensor, nn.Parameter)
-            else host
-        )
+            host = self.places[0].host()
+            if isinstance(self.tensor, nn.Parameter):
+                return nn.Parameter(host, requires_grad=self.tensor.requires_grad)
+            return host
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from models import Net, size_of
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import libstagehand.torch as st
 
@@ -149,6 +150,65 @@ def test_gradients_of_operations_while_no_module_runs(device):
 
     want, got = train(False), train(True)
     assert got[0] == want[0] and all(torch.equal(one, other) for one, other in zip(got[1], want[1]))
+
+
+# What is made of a weight by itself, with the gradient that the weight gets.
+DIFFERENTIATED = {
+    "clone": lambda w: w.clone(),
+    "clone in a format": lambda w: w.clone(memory_format=torch.contiguous_format),
+    "to": lambda w: w.to(torch.float64),
+    "to nothing else": lambda w: w.to(torch.float32),
+    "to a copy": lambda w: w.to("cpu", copy=True),
+    "half": lambda w: w.half(),
+    "type": lambda w: w.type(torch.float64),
+    "cpu": lambda w: w.cpu(),
+    "subclass": lambda w: w.as_subclass(torch.Tensor) * 2,
+    "clone of a view": lambda w: w[3:].clone(),
+    "checkpoint": lambda w: checkpoint(lambda v: v.clone().sin(), w, use_reentrant=False),
+    "vmap": lambda w: torch.vmap(torch.square)(w),
+    "vmap of clones": lambda w: torch.vmap(lambda row: row.clone())(w),
+    "vmap of a view": lambda w: torch.vmap(lambda row: row[3:] * 2)(w[1:]),
+    "vmap beside": lambda w: torch.vmap(lambda x: (w.clone() * x).sum(0))(torch.arange(3.0)),
+    "vmap of grad": lambda w: torch.vmap(torch.func.grad(lambda row: (row.clone() ** 3).sum()))(w),
+    "grad of vmap": lambda w: torch.func.grad(lambda v: torch.vmap(lambda row: row.clone() ** 3)(v).sum())(w),
+    "grad": lambda w: torch.func.grad(lambda v: (v.clone() ** 3).sum())(w),
+    "grad beside": lambda w: torch.func.grad(lambda x: ((w.clone() * x) ** 2).sum())(torch.ones(64)),
+    "jvp": lambda w: torch.func.jvp(lambda v: v.to(torch.float64) ** 2, (w,), (torch.ones(128, 64),))[1],
+    "jvp beside": lambda w: torch.func.jvp(lambda x: (w.clone() * x) ** 2, (torch.ones(64),), (torch.ones(64),))[1],
+    "hessian": lambda w: torch.func.hessian(lambda v: (v.clone() ** 3).sum())(w[:2, :2]),
+}
+
+
+@pytest.mark.parametrize("make", DIFFERENTIATED.values(), ids=DIFFERENTIATED)
+def test_gradients_reach_the_weight(device, tokens, make):
+    net, name = Net(), "layers.6.up.weight"
+    plain = copy.deepcopy(net)
+
+    def gradient(weight):
+        (found,) = torch.autograd.grad(make(weight).double().square().sum(), weight)
+        return found
+
+    with st.stream(net, device, budget="50%", optimizer=lambda some: torch.optim.SGD(some, lr=0)):
+        for _ in range(2):
+            assert torch.equal(gradient(net.get_parameter(name)), gradient(plain.get_parameter(name)))
+            with torch.no_grad():
+                assert torch.equal(net(tokens)["logits"], plain(tokens)["logits"])
+                assert same(net.state_dict(), plain.state_dict())
+
+
+def test_a_clone_within_a_transform_leaves_the_source_alone(streamed, net, wanted):
+    weight = net.layers[6].up.weight
+    for read in (
+        torch.clone,
+        torch.Tensor.cpu,
+        copy.deepcopy,
+        lambda weight: weight.data[3:].as_subclass(torch.Tensor),
+    ):
+        torch.func.grad(lambda x, read=read: (read(weight)[:, :3] * x).sum())(torch.ones(3))
+        torch.vmap(lambda x, read=read: read(weight)[:, :3] * x)(torch.ones(2, 3))
+        assert same(net.state_dict(), wanted)
+    streamed.close()
+    assert same(net.state_dict(), wanted)
 
 
 def test_trap_41_copies_and_pickles(wanted, streamed, net, tokens):

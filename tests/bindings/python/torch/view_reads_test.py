@@ -77,6 +77,8 @@ VIEWS = {
     "chunk": lambda weight: weight.data.chunk(4)[1],
     "parameter": lambda weight: nn.Parameter(weight.data, requires_grad=False).data,
     "detached parameter": lambda weight: nn.Parameter(weight.data[2:], requires_grad=False),
+    "parameter of the weight": lambda weight: nn.Parameter(weight, requires_grad=False),
+    "parameter of a parameter": lambda weight: nn.Parameter(nn.Parameter(weight.data, False), requires_grad=False),
 }
 
 
@@ -202,6 +204,9 @@ TIES = {
     "spectral_norm": lambda net: utils.spectral_norm(net.layers[4].up.eval()),
     "pruned": lambda net: utils.prune.l1_unstructured(net.layers[4].up, "weight", 0.3),
     "in another module": share,
+    "of the weight itself": lambda net: setattr(
+        net.layers[3].up, "weight", nn.Parameter(net.get_parameter(NAME), False)
+    ),
     "in its own module": lambda net: setattr(net.layers[4].up, "weight", nn.Parameter(net.get_parameter(NAME).data)),
     "buffers": buffers,
 }
@@ -234,6 +239,35 @@ def test_state_dicts_with_parameters_and_buffers_of_a_weight(streamed, net, othe
         states.append(model.state_dict())
     streamed.close()
     assert all(torch.equal(*pair) for pair in zip(states[0].values(), states[1].values(), strict=True))
+
+
+@pytest.mark.parametrize("when", ["idle", "in a call", "held"])
+def test_a_parameter_of_the_weight_is_a_parameter(streamed, net, other, tokens, when):
+    made = []
+    for model in (net, other):
+        where = {"idle": nn.Identity(), "in a call": model.layers[1], "held": model.layers[4].up}[when]
+
+        def make(*_, model=model):
+            made.append(nn.Parameter(model.get_parameter(NAME)))
+            assert torch.equal(made[-1] * 2, other.get_parameter(NAME) * 2)
+
+        hook = where.register_forward_hook(make)
+        where(tokens) if when == "idle" else model(tokens)
+        hook.remove()
+    for one in made:
+        assert isinstance(one, nn.Parameter) and one.requires_grad and one.is_leaf and not one.__dict__
+    if when != "held":  # what is made of a held weight is a view of the device memory
+        for one in made:
+            one.mul_(2)
+        assert same(net, other, tokens)
+
+
+def test_the_classes_of_weights_stay(streamed, net):
+    assert isinstance(net.get_parameter(NAME), nn.Parameter) and net.get_parameter(NAME)._is_param
+    nn.Parameter(net.get_parameter(NAME))
+    assert type(net.get_parameter(NAME)).__name__ == "Parameter" and not isinstance(
+        net.head.weight.detach(), nn.Parameter
+    )
 
 
 def test_a_parameter_that_gets_other_data_is_an_ordinary_one(streamed, net):
