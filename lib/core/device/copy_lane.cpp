@@ -1,5 +1,6 @@
 #include "core/device/copy_lane.h"
 
+#include "base/no_throw.h"
 #include "base/once_more.h"
 
 namespace stagehand::core {
@@ -17,9 +18,12 @@ Status CopyLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
                : device.copy_to_host(lane_.stream(), on_host, on_device, bytes);
 }
 
-Status CopyLane::copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful) {
+Status CopyLane::copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after) {
     device_.links().of(direction_).note_use(device_.backend().now_ns());
-    return turns_.copy(lane_.stream(), tiles, after, doubtful);
+    bool queued = false;
+    Status status = no_throw([&] { return turns_.copy(lane_.stream(), tiles, after, &queued); });
+    if (!status.ok() && queued) (void)synchronize().ok();
+    return status;
 }
 
 Status CopyLane::record(sh_backend_event event) {
@@ -28,8 +32,10 @@ Status CopyLane::record(sh_backend_event event) {
 
 Status CopyLane::synchronize() {
     if (!lane_.is_open()) return Status();
-    SH_TRY(turns_.synchronize());
-    return once_more([&] { return device_.backend().stream_synchronize(lane_.stream()); });
+    Status status = turns_.synchronize();
+    if (status.ok()) status = once_more([&] { return device_.backend().stream_synchronize(lane_.stream()); });
+    settled_ = status.ok();
+    return status;
 }
 
 }  // namespace stagehand::core

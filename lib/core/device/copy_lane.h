@@ -1,6 +1,7 @@
 // CopyLane: a lane of a device, which takes copies between the device and host memory in one direction.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -12,7 +13,9 @@
 
 namespace stagehand::core {
 
-// Copies end in the order in which they were queued. One caller at a time, except in synchronize().
+// Copies end in the order in which they were queued. A call that fails has waited for what it had queued. Where the
+// driver refuses even that, the lane is not settled, and the memory of any copy may still be used, until synchronize()
+// succeeds. One caller at a time, except in synchronize().
 class CopyLane {
 public:
     CopyLane(Device& device, transfer::Direction direction)
@@ -31,19 +34,20 @@ public:
     // copy_packed() fails for want of a stream no more.
     Status get_ready_to_pack() { return turns_.open(); }
     // Packs elements into host memory, or unpacks them, in the lane's direction, after these events and beside the copy
-    // before it. What the lane is given later comes after it. `*doubtful`: it was queued, and nothing tells when it
-    // ends.
-    Status copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
+    // before it. What the lane is given later comes after it.
+    Status copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
     // Records the event after all copies.
     Status record(sh_backend_event event);
     // Waits on the host for all copies.
     Status synchronize();
+    bool is_settled() const { return settled_; }
 
 private:
     Device& device_;
     const transfer::Direction direction_;
     transfer::Lane lane_;
     PackedTurns turns_;
+    std::atomic<bool> settled_ = true;
 };
 
 }  // namespace stagehand::core

@@ -1,6 +1,5 @@
 #include "core/device/packed_turns.h"
 
-#include "base/no_throw.h"
 #include "base/once_more.h"
 
 namespace stagehand::core {
@@ -21,7 +20,7 @@ Status PackedTurns::open(Turn& turn) {
 }
 
 Status PackedTurns::copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
-                         bool* doubtful) {
+                         bool* out_queued) {
     BackendDevice& device = device_.backend();
     Turn& turn = turns_[next_++ % kTurns];
     SH_TRY(open(turn));
@@ -30,12 +29,9 @@ Status PackedTurns::copy(sh_stream lane, const sh_backend_tiles& tiles, std::spa
         if (event) SH_TRY(device.stream_wait_event(stream, event));
     SH_TRY(direction_ == transfer::Direction::to_device ? device.unpack_tiles(stream, tiles)
                                                         : device.pack_tiles(stream, tiles));
-    Status status = no_throw([&] {
-        SH_TRY(device.event_record(turn.done, stream));
-        return device.stream_wait_event(lane, turn.done);
-    });
-    if (!status.ok()) *doubtful = !once_more([&] { return device.stream_synchronize(stream); }).ok();
-    return status;
+    *out_queued = true;
+    SH_TRY(device.event_record(turn.done, stream));
+    return device.stream_wait_event(lane, turn.done);
 }
 
 Status PackedTurns::synchronize() {

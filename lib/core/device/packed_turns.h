@@ -23,9 +23,9 @@ public:
 
     // Takes what copy() needs, which it takes itself otherwise.
     Status open();
-    // After the events. The lane waits for it. `*doubtful`: it was queued, and nothing tells when it ends.
-    Status copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* doubtful);
-
+    // After the events. The lane waits for it. `*out_queued`: something was queued, which a failure does not take back.
+    Status copy(sh_stream lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
+                bool* out_queued);
     // Waits on the host for all of them, also for those that the lane could not be told of.
     Status synchronize();
 

@@ -284,7 +284,7 @@ void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
 }
 
 bool Occupancy::let_go(Extent& extent) noexcept {
-    const Status gone = passage_.is_doubtful() ? passage_.settle() : Status();
+    const Status gone = passage_.settle();
     const Status closed = gone.ok() ? extent.close() : gone;
     if (closed.ok()) return true;
     log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());

@@ -133,7 +133,7 @@ Status Occupancy::pause(const TagSelection& selection, PauseWishes wishes, sh_oc
 // Runtimes come first: a view that is held refuses the pause, and their dirty blocks may go to memory of sh_alloc().
 Status Occupancy::release_all(const Chosen& chosen, Release* made) {
     SH_TRY(passage_.open());
-    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    SH_TRY(passage_.settle());
     SH_TRY(made->times.for_earlier_work([&] { return device_->backend().device_synchronize(); }));
     const std::vector<Extent*> extents = extents_of(chosen.tags);
     RuntimeTags::Change runtimes(device_->pausables());
@@ -169,7 +169,7 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const Status left = passage_.leave(extents, fill_);
     fill_.stop();
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
-        if (!passage_.is_doubtful())
+        if (passage_.is_settled())
             for (Extent* const extent : taken) extent->drop_host_memory();
         return left.within("the tags run");
     }
@@ -234,7 +234,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
 // Runtimes take their memory beside what is claimed for the rest, and load nothing before the rest is there: it may
 // have their sources.
 Status Occupancy::bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes) {
-    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    SH_TRY(passage_.settle());
     const std::vector<Extent*> extents = extents_of(chosen.tags);
     uint64_t missing = 0;
     for (const Extent* const extent : extents) missing += extent->missing_bytes();

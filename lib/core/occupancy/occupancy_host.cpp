@@ -117,7 +117,7 @@ Status Occupancy::prepare(const TagSelection& selection, PauseWishes wishes) {
     find_unused(&wishes.unused);
     Chosen chosen;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
-    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    SH_TRY(passage_.settle());
     fill_.stop();
     std::vector<Extent*> wanted;
     const Status status = no_throw([&] {
@@ -166,7 +166,7 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     Turn turn;
     SH_TRY(turn.take(*this, false));
     retry_retired();
-    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    SH_TRY(passage_.settle());
     fill_.stop();
     preparing_.clear();
     passage_.free_buffers();

@@ -17,7 +17,7 @@ constexpr uint64_t kPiece = uint64_t(64) << 20;
 }  // namespace
 
 Passage::~Passage() {
-    if (doubtful_ && !settle().ok()) ferry_.abandon();
+    if (!settle().ok()) ferry_.abandon();
     for (const sh_backend_event event : events_)
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
@@ -108,11 +108,11 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     for (Extent* const extent : extents) most += extent->handles().size();
     taken.reserve(most);
     // A copy that may be under way may use a buffer of the ferry.
-    if (doubtful_ && ferry_.is_open()) SH_TRY(settle());
+    if (ferry_.is_open()) SH_TRY(settle());
     first_ = count_ = 0;
     const Status status = attempt([&] { return fill_all(extents, taken); });
     if (!status.ok()) {
-        if (doubtful_) return status;  // copies that may be under way write into memory that must stay
+        if (!is_settled()) return status;  // copies that may be under way write into memory that must stay
         give_back(taken);
         return status;
     }
@@ -165,7 +165,7 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 
 // --- Both ---
 
-// After a failure, copies may be under way only if the passage is doubtful.
+// After a failure, copies may be under way only if the passage is not settled.
 template <class Work>
 Status Passage::attempt(Work&& work) {
     Status status = no_throw(work);
@@ -193,10 +193,8 @@ Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& c
     return Status();
 }
 
-// What cannot be told to have ended is found out by end_copies().
 Status Passage::copy_packed(CopyLane& lane, const Extent& extent, const Page& first, uint64_t bytes) {
-    bool doubtful = false;
-    return lane.copy_packed(tiles_at(extent.address() + first.offset, extent.tiles_at(first, bytes)), {}, &doubtful);
+    return lane.copy_packed(tiles_at(extent.address() + first.offset, extent.tiles_at(first, bytes)), {});
 }
 
 // Moves contents by the ferry, as a part of the move that is queued next.
@@ -240,8 +238,6 @@ Status Passage::wait_for_oldest() {
     return Status();
 }
 
-Status Passage::settle() { return end_copies(); }
-
 Status Passage::end_copies() {
     ferry_.cancel();
     first_ = count_ = 0;
@@ -250,7 +246,6 @@ Status Passage::end_copies() {
     for (CopyLane* const lane : {&to_host_, &to_device_}) {
         if (const Status ended = lane->synchronize(); !ended.ok()) status = ended;
     }
-    doubtful_ = !status.ok();
     return status;
 }
 

@@ -62,10 +62,10 @@ public:
     // Frees the buffers for contents that copies of the device do not reach. No contents are on their way.
     void free_buffers() noexcept { ferry_.close(); }
 
-    // A copy may be under way, and the driver cannot tell when it ends. Until settle() has succeeded, host memory must
-    // not be freed.
-    bool is_doubtful() const { return doubtful_; }
-    Status settle();
+    // If not, a copy may be under way, and the driver cannot tell when it ends. Until settle() has succeeded, host
+    // memory must not be freed.
+    bool is_settled() const { return to_host_.is_settled() && to_device_.is_settled(); }
+    Status settle() { return is_settled() ? Status() : end_copies(); }
 
     const Carried& carried() const { return carried_; }  // since the passage was opened
     uint64_t wait_ns() const { return wait_ns_; }        // for copies, since then
@@ -108,7 +108,6 @@ private:
     transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry
     transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
-    bool doubtful_ = false;
     Carried carried_, queued_;  // the latter: of the move that is queued next
     uint64_t wait_ns_ = 0;
     std::optional<bool> packs_;  // whether the device does, once somebody has asked

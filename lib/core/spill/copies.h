@@ -46,7 +46,6 @@ struct SavedCopy {
     uint64_t checksum = 0;
     Prefetch prefetch;
     std::unique_ptr<transfer::PoolBuffer> buffer;  // since the bytes began to leave
-    bool doubtful = false;                         // a copy may use the buffer, and no event tells when it ends
     std::vector<sh_ticket> tickets;
     std::list<SavedCopy*>::iterator place;  // in the list of its state
 

@@ -91,15 +91,13 @@ Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t n
 }
 
 // If one piece fails after others were queued, waits for those.
-Status SpillLanes::in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes,
-                             bool* doubtful) {
+Status SpillLanes::in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += kSpillPiece) {
         const Status queued = no_throw([&] {
             return lane.copy(address + at, static_cast<char*>(buffer.data) + at, std::min(bytes - at, kSpillPiece));
         });
         if (queued.ok()) continue;
         const Status waited = at ? lane.synchronize() : Status();
-        *doubtful = !waited.ok();
         return waited.ok() ? queued : unknown_end(waited);
     }
     return Status();
@@ -107,56 +105,50 @@ Status SpillLanes::in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuf
 
 // Records the event after a copy that was queued. If the driver refuses, the caller waits for the copy instead: an
 // event that was not recorded counts as done.
-Status SpillLanes::end_of_copy(CopyLane& lane, sh_backend_event event, bool* doubtful) {
+Status SpillLanes::end_of_copy(CopyLane& lane, sh_backend_event event) {
     const Status recorded = lane.record(event);
     if (recorded.ok()) return Status();
     const Status waited = lane.synchronize();
-    *doubtful = !waited.ok();
     return waited.ok() ? Status() : unknown_end(waited);
 }
 
-Queued SpillLanes::out(SavedCopy& copy) {
+Status SpillLanes::out(SavedCopy& copy) {
     transfer::PoolBuffer& buffer = *copy.buffer;
-    Queued queued;
-    queued.status = no_throw([&] {
+    return no_throw([&] {
         SH_TRY(leave_after(copy.streams));
         SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
-        SH_TRY(copy.packed ? pack(copy, &queued.doubtful)
-                           : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes, &queued.doubtful));
-        return end_of_copy(to_host_, buffer.filled, &queued.doubtful);
+        SH_TRY(copy.packed ? pack(copy) : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes));
+        SH_TRY(end_of_copy(to_host_, buffer.filled));
+        copy.departure = ++departures_;
+        return Status();
     });
-    if (queued.status.ok()) copy.departure = ++departures_;
-    return queued;
 }
 
-Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
-                          bool* doubtful) {
-    const Status status = lane.copy_packed(tiles, after, doubtful);
-    return *doubtful ? unknown_end(status) : status;
+Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after) {
+    const Status status = lane.copy_packed(tiles, after);
+    return status.ok() || lane.is_settled() ? status : unknown_end(status);
 }
 
 // The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
-Status SpillLanes::pack(SavedCopy& copy, bool* doubtful) {
+Status SpillLanes::pack(SavedCopy& copy) {
     const std::array after = {fence_of(copy.streams), copy.buffer->emptied, copy.buffer->filled};
-    return packed(to_host_, tiles_of(copy, copy.span.address), after, doubtful);
+    return packed(to_host_, tiles_of(copy, copy.span.address), after);
 }
 
 Status SpillLanes::come_back_after(sh_stream stream) {
     return come_after(to_device_.stream(), stream, comes_back_after_);
 }
 
-Queued SpillLanes::back(SavedCopy& copy, uint64_t address) {
+Status SpillLanes::back(SavedCopy& copy, uint64_t address) {
     transfer::PoolBuffer& buffer = *copy.buffer;
-    Queued queued;
-    queued.status = no_throw([&] {
+    return no_throw([&] {
         SH_TRY(lane_waits(to_device_.stream(), buffer.filled, copy.departure, &departures_waited_for_));
         const std::array after = {comes_back_after_, buffer.filled};
-        SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after, &queued.doubtful)
-                           : in_pieces(to_device_, address, buffer, copy.span.bytes, &queued.doubtful));
+        SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after)
+                           : in_pieces(to_device_, address, buffer, copy.span.bytes));
         buffer.emptying = ++returns_;
-        return end_of_copy(to_device_, buffer.emptied, &queued.doubtful);
+        return end_of_copy(to_device_, buffer.emptied);
     });
-    return queued;
 }
 
 Status SpillLanes::has_left(const SavedCopy& copy, bool* out) {

@@ -14,13 +14,8 @@
 
 namespace stagehand::core {
 
-// What failed, and whether a copy may be under way all the same.
-struct Queued {
-    Status status;
-    bool doubtful = false;  // the copy was queued, and nothing tells when it ends
-};
-
-// Copies of one direction end in the order in which they were queued. The spiller's mutex guards it.
+// Copies of one direction end in the order in which they were queued. A call that fails has waited for what it had
+// queued, unless the lanes are not settled afterwards. The spiller's mutex guards it.
 class SpillLanes {
 public:
     explicit SpillLanes(Device& device);
@@ -39,11 +34,11 @@ public:
 
     // Queues the copy into the host buffer, after the work that is on the copy's streams now, and after the last
     // copy out of the buffer. Numbers the copy.
-    Queued out(SavedCopy& copy);
+    Status out(SavedCopy& copy);
     // Has the copies that come back wait for the work that is on `stream` now.
     Status come_back_after(sh_stream stream);
     // Queues the copy from the host buffer to `address`, after the copy into the buffer.
-    Queued back(SavedCopy& copy, uint64_t address);
+    Status back(SavedCopy& copy, uint64_t address);
 
     Status has_left(const SavedCopy& copy, bool* out);
     // These make the stream wait for the copy out, or for the copy back. SH_STREAM_HOST means that the caller waits,
@@ -52,6 +47,8 @@ public:
     Status wait_for_back(const SavedCopy& copy, sh_stream stream);
     // Waits until no copy is under way. SH_ERROR_DEVICE_LOST if the driver cannot tell.
     Status settle();
+    // If not, any copy may still use its memory, and only settle() tells when it does not.
+    bool are_settled() const { return to_host_.is_settled() && to_device_.is_settled(); }
 
     Stalls& stalls() { return stalls_; }
     sh_stream to_host() const { return to_host_.stream(); }
@@ -60,14 +57,13 @@ private:
     Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);
     Status leave_after(const StreamSet& streams);
     sh_backend_event fence_of(const StreamSet& streams) const { return streams.size() ? leaves_after_ : 0; }
-    Status in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes, bool* doubtful);
+    Status in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes);
     Status ask_whether_captures(sh_stream stream);
     Status lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for);
     bool has_ended(sh_backend_event event);
-    Status end_of_copy(CopyLane& lane, sh_backend_event event, bool* doubtful);
-    Status pack(SavedCopy& copy, bool* doubtful);
-    static Status packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
-                         bool* doubtful);
+    Status end_of_copy(CopyLane& lane, sh_backend_event event);
+    Status pack(SavedCopy& copy);
+    static Status packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 

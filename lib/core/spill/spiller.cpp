@@ -39,7 +39,7 @@ Spiller::~Spiller() {
         return;
     }
     copies_.for_each([&](SavedCopy& copy) { pool_.give(std::move(copy.buffer)); });
-    for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
+    for (auto& buffer : in_use_) pool_.give(std::move(buffer));
 }
 
 // --- Steps ---
@@ -168,22 +168,19 @@ bool Spiller::has_room(uint64_t bytes, uint64_t copies) const {
 
 // Afterwards the copy is not `kept` any more, whether this succeeds or not.
 bool Spiller::leave(SavedCopy& copy) {
-    Queued queued;
     // The caller has a ticket already, so that even a lack of memory must not end its call.
-    queued.status = no_throw([&] {
+    const Status status = no_throw([&] {
         copy.packed = lanes_.packs(copy);
         SH_TRY(pool_.take(room_of(copy), &copy.buffer));
         copy.packed = copy.packed && copy.buffer->pinned;
-        return Status();
+        return lanes_.out(copy);
     });
-    if (queued.status.ok()) queued = lanes_.out(copy);
-    if (!queued.status.ok()) {
-        copy.doubtful = queued.doubtful;
-        if (!copy.doubtful) {
+    if (!status.ok()) {
+        if (lanes_.are_settled()) {  // else the buffer stays until the copy has ended
             pool_.give(std::move(copy.buffer));
             copy.packed = false;
         }
-        stay_after_failure(copy, queued.status);
+        stay_after_failure(copy, status);
         return false;
     }
     copy.link_mark = device_->links().to_host.saved_queued(copy.span.bytes);
@@ -331,7 +328,7 @@ Status Spiller::retain(sh_ticket ticket) {
 Status Spiller::release(sh_ticket ticket) {
     Ticket* found = nullptr;
     SH_TRY(find(ticket, &found));
-    make_room_for_one(doubtful_);  // before anything changes
+    make_room_for_one(in_use_);  // before anything changes
     if (--found->references) return Status();
     leave_streams(*found);
     const bool named = found->named;
@@ -343,8 +340,8 @@ Status Spiller::release(sh_ticket ticket) {
 // unless another ticket keeps it in the set.
 void Spiller::leave_streams(const Ticket& ticket) {
     SavedCopy& copy = *ticket.copy;
-    if (!copy.streams.leave(ticket.stream) || !copy.buffer || !copy.is_on_device() || copy.doubtful) return;
-    copy.doubtful = !lanes_.wait_for_out(copy, ticket.stream).ok();
+    if (copy.streams.leave(ticket.stream) && copy.buffer && copy.is_on_device())
+        (void)lanes_.wait_for_out(copy, ticket.stream).ok();  // on failure, the lanes are not settled
 }
 
 Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
@@ -356,7 +353,7 @@ Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
         if (status.ok())
             pool_.give(std::move(copy->buffer));
         else
-            doubtful_.push_back(std::move(copy));
+            in_use_.push_back(std::move(copy->buffer));
     }
     if (step_.open || !copies_.empty()) return status;
     const Status forgotten = no_throw([&] { return forget_step(), Status(); });
@@ -370,7 +367,7 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
     const auto wait = [&](Status waited) {
         if (status.ok()) status = waited;
     };
-    if (copy.doubtful) return lanes_.settle();
+    if (!lanes_.are_settled()) return lanes_.settle();
     // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
     if (!copy.is_on_device() && !named && !copy.has_left) wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
     if (copy.prefetch.address) wait(lanes_.wait_for_back(copy, copy.prefetch.stream));
@@ -385,10 +382,10 @@ Status Spiller::let_go(const SavedCopy& copy, bool named) {
 
 Status Spiller::trim(uint64_t* freed_bytes) {
     pool_.wait_for_growth();
-    const Status settled = doubtful_.empty() ? Status() : lanes_.settle();
+    const Status settled = in_use_.empty() ? Status() : lanes_.settle();
     if (settled.ok()) {
-        for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
-        doubtful_.clear();
+        for (auto& buffer : in_use_) pool_.give(std::move(buffer));
+        in_use_.clear();
     }
     SH_TRY(pool_.trim(freed_bytes));
     return settled;

@@ -38,9 +38,7 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
 }
 
 Status Spiller::bring_back(SavedCopy& copy, uint64_t address) {
-    const Queued queued = lanes_.back(copy, address);
-    copy.doubtful |= queued.doubtful;
-    SH_TRY(queued.status);
+    SH_TRY(lanes_.back(copy, address));
     copy.link_mark = device_->links().to_device.saved_queued(copy.span.bytes);
     counters_.restore_bytes += copy.span.bytes;
     return Status();
