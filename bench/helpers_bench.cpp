@@ -7,7 +7,7 @@
 #include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
 #include "subjects.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 
 namespace {
 

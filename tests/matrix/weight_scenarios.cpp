@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "../graphs/capture.h"
-#include "core/device/helpers.h"
+#include "core/helpers/helpers.h"
 #include "plugin.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 #include "weights.h"
 
 namespace stagehand::test {
@@ -260,7 +260,7 @@ void capture(Run& run) {
 
 // A helper brings a part. Steps whose weights were wrong are told of, once, and the next ones are right.
 void load_with_a_helper(Run& run) {
-    transfer::Bond::set_least_bytes(32 << 10);  // pieces that workers have read are helped, too
+    transfer::Carrier::set_least_bytes(32 << 10);  // pieces that workers have read are helped, too
     core::Helpers::set_quiet_ns(0);
     std::vector<BlockSpec> specs = equal_blocks(4, 5 << 20);
     specs[1].origin = Origin::pageable;

@@ -34,7 +34,7 @@ FIRST = [
     ("lib/core/runtime/graphs", [("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
     ("lib/core/runtime/capture", [("graphs", "")]),
     ("lib/core/runtime/", [("unit-core", ""), ("matrix-weights", ""), ("stress-failed-calls", "")]),
-    ("lib/transfer/bond/", [("unit-core", "*Help*"), ("unit-transfer", ""), ("matrix-loads", "")]),
+    ("lib/transfer/carrier/", [("unit-core", "*Help*"), ("unit-transfer", ""), ("matrix-loads", "")]),
     ("lib/transfer/unpack/", [("unit-transfer", ""), ("unit-core", "*Pack*:*Unpack*"), ("matrix-loads", "")]),
     ("lib/transfer/", [("unit-transfer", ""), ("matrix-weights", ""), ("stress-spill", "")]),
 ]

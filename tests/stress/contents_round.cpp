@@ -6,7 +6,7 @@
 #include "fault/fault.h"
 #include "plugin.h"
 #include "scale.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 
 namespace stagehand::test {
 namespace {
@@ -66,7 +66,7 @@ void Round::run() {
     if (*setting_.backend)
         settings.options = (on_host_backend() ? settings.options + ";" : std::string()) + "wrap=" + device_under_test();
     if (setting_.helped) {
-        transfer::Bond::set_least_bytes(512);  // so that helpers bring a part of most blocks
+        transfer::Carrier::set_least_bytes(512);  // so that helpers bring a part of most blocks
         DeviceSettings helper = settings;
         helper.name += ":1";
         if (*setting_.backend) replace_in(&helper.options, "wrap=host", "wrap=host:1");

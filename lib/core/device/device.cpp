@@ -4,11 +4,11 @@
 #include <bit>
 #include <map>
 
+#include "backend/device_name.h"
 #include "backend/limits.h"
 #include "base/log.h"
 #include "base/size_text.h"
 #include "core/device/device_options.h"
-#include "core/device/helper_names.h"
 #include "core/device/process_marker.h"
 #include "platform/processors.h"
 #include "plugins/backends.h"
@@ -147,7 +147,7 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       name_(backend_name_ + ":" + std::to_string(ordinal)),
       margin_bytes_(options.margin_bytes),
       link_is_given_(options.link_bytes_per_second != 0),
-      helpers_(options.helpers ? options.helpers : ""),
+      helper_names_(options.helpers),
       flags_(options.device_flags),
       backend_(std::move(backend)),
       lanes_(*backend_),
@@ -192,7 +192,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     }
     std::unique_ptr<BackendDevice> backend;
     SH_TRY(open_backend(backend_name, index, options, &backend));
-    SH_TRY(check_helpers(options.helpers, key, *backend));
+    SH_TRY(transfer::HelperNames(options.helpers).check(key, *backend));
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes
@@ -218,10 +218,7 @@ Status Device::check_reopened(const sh_device_options& options) const {
                           (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
                           ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                           " contradicts it; see sh_device_set_budget()");
-    if (options.helpers && *options.helpers && helpers_ != options.helpers)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
-                                                     (helpers_.empty() ? "no helpers" : "helpers " + helpers_) +
-                                                     ": helpers " + options.helpers + " contradict it");
+    SH_TRY(helper_names_.check_reopened(name_, options.helpers));
     if (options.device_flags & ~flags_)
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
@@ -232,7 +229,7 @@ Status Device::check_reopened(const sh_device_options& options) const {
 }
 
 Status Device::helpers(std::vector<std::string>* out) const {
-    if (helpers_ != kAnyHelper) return split_helpers(helpers_, out);
+    if (!helper_names_.are_all_that_consent()) return helper_names_.list(out);
     OpenDevices& all = open_devices();
     std::lock_guard lock(all.mutex);
     for (const auto& [name, weak] : all.devices)

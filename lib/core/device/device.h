@@ -18,6 +18,7 @@
 #include "core/device/link_arbiter.h"
 #include "core/device/page_pool.h"
 #include "core/device/pausables.h"
+#include "transfer/carrier/helper_names.h"
 #include "transfer/host/pinned_memory.h"
 #include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
@@ -100,7 +101,7 @@ private:
     const std::string name_;
     const uint64_t margin_bytes_;
     const bool link_is_given_;
-    const std::string helpers_;
+    const transfer::HelperNames helper_names_;
     const uint32_t flags_;  // of the options
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;

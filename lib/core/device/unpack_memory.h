@@ -26,8 +26,8 @@ struct UnpackPlan {
 // The caller holds the runtime's mutex in all methods.
 class UnpackMemory {
 public:
-    UnpackMemory(BackendDevice& device, PagePool& pool, transfer::Lanes& lanes)
-        : lanes_(lanes), memory_(device, pool), unpacker_(device) {}
+    UnpackMemory(BackendDevice& device, PagePool& pool, transfer::Lanes& lanes, transfer::Carrier& carrier)
+        : lanes_(lanes), memory_(device, pool), unpacker_(device, carrier) {}
     ~UnpackMemory() { (void)free().ok(); }
     UnpackMemory(const UnpackMemory&) = delete;
     UnpackMemory& operator=(const UnpackMemory&) = delete;

@@ -17,7 +17,7 @@ Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& regist
       unpack_(unpack),
       objects_(device),
       pages_(ring.size()),
-      routes_(device, registry) {}
+      routes_(device, registry, objects_.carrier()) {}
 
 Status Capture::begin(sh_stream stream) {
     SH_TRY(objects_.open(lanes_));

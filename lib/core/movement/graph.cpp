@@ -10,6 +10,7 @@ CaptureObjects::CaptureObjects(CaptureObjects&& other) noexcept
     : device_(other.device_),
       lane_(std::move(other.lane_)),
       events_(std::move(other.events_)),
+      carrier_(std::move(other.carrier_)),
       unpacker_(std::move(other.unpacker_)) {
     other.events_.clear();
 }

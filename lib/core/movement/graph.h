@@ -15,17 +15,20 @@
 
 namespace stagehand::core {
 
-// A lane, an unpacker and events that only one capture uses. They live as long as its graph.
+// A lane, a carrier, an unpacker and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
     explicit CaptureObjects(BackendDevice& device)
-        : device_(&device), unpacker_(std::make_unique<transfer::Unpacker>(device)) {}
+        : device_(&device),
+          carrier_(std::make_unique<transfer::Carrier>(device)),
+          unpacker_(std::make_unique<transfer::Unpacker>(device, *carrier_)) {}
     ~CaptureObjects();
     CaptureObjects(CaptureObjects&& other) noexcept;
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
     Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
     sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
+    transfer::Carrier& carrier() { return *carrier_; }   // without relays
     transfer::Unpacker& unpacker() { return *unpacker_; }
     // Creates an event that nobody else records.
     Status event(sh_backend_event* out);
@@ -34,6 +37,7 @@ private:
     BackendDevice* device_;
     transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
+    std::unique_ptr<transfer::Carrier> carrier_;
     std::unique_ptr<transfer::Unpacker> unpacker_;
 };
 

@@ -8,9 +8,8 @@
 
 #include "base/status.h"
 #include "core/memory/contents.h"
-#include "core/movement/helped_loads.h"
 #include "policy/pieces.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/route/issue.h"
 #include "transfer/staging/staging_engine.h"
 
@@ -37,9 +36,8 @@ struct Load {
     transfer::WaitSet waited;             // the entries of `waits` for which the copies have waited
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
-    HelpedLoads::Mark helped;     // what helpers had brought when it began
-    uint64_t link_mark = 0;       // its place in the queue of the link
-    transfer::BondedLoad bonded;  // and what the copies on other ways have waited for
+    uint64_t link_mark = 0;  // its place in the queue of the link
+    transfer::Trip trip;
     transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;
@@ -53,14 +51,13 @@ struct Load {
         ranges.clear();
         waits.clear();
         rest.clear();
-        bonded.clear();
+        trip.clear();
         staged.extents.clear();
         staged.packed.clear();
         staged.batches.clear();
         staged.waits.clear();
         staged.issued_pieces = staged.issued_bytes = staged.read_ns = 0;
         copied = {};
-        helped = {};
         link_mark = 0;
         failure = Status();
     }

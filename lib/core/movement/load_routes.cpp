@@ -48,16 +48,14 @@ void LoadRoutes::cut_staged(uint64_t piece_bytes, uint32_t workers) {
     for (const transfer::PackedExtent& extent : staged.packed)
         packed += static_cast<double>(extent.bytes) * transfer::packed_part(extent.segment->source);
     const uint64_t most = std::min(piece_bytes, unpacker_->slot_bytes());
-    const uint64_t least = bond_ ? std::max(transfer::kLeastPart, transfer::Bond::least_bytes()) : transfer::kLeastPart;
+    const uint64_t least = std::max(transfer::kLeastPart, carrier_.least_piece());
     const uint64_t room = transfer::fair_piece(static_cast<uint64_t>(packed), workers, least, most);
     transfer::cut_batches(staged.packed, room, &staged.batches);
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {
-    SH_TRY(bond_ ? bond_->issue(stream, straight_.commands(), load_->waits, &load_->bonded, &load_->waited,
-                                &load_->copied, meter)
-                 : transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied,
-                                   meter));
+    SH_TRY(carrier_.issue(stream, straight_.commands(), load_->waits, &load_->trip, &load_->waited, &load_->copied,
+                          meter));
     return packed_.empty() ? Status() : unpacker_->issue(stream, packed_, load_->waits, &load_->waited, &load_->copied);
 }
 

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "core/memory/registry.h"
 #include "core/movement/load.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/route/straight_route.h"
 #include "transfer/unpack/unpacker.h"
 
@@ -16,7 +16,8 @@ namespace stagehand::core {
 
 class LoadRoutes {
 public:
-    LoadRoutes(BackendDevice& device, Registry& registry) : device_(device), registry_(registry) {}
+    LoadRoutes(BackendDevice& device, Registry& registry, transfer::Carrier& carrier)
+        : device_(device), registry_(registry), carrier_(carrier) {}
 
     // Sets the load for the following calls. Its events to wait for must be known.
     void begin(Load* load);
@@ -26,8 +27,6 @@ public:
     void leave_small() { straight_.leave_small(&load_->staged.extents); }
     // Brings packed tensors to the device packed while the unpacker is open. Without one the workers unpack them.
     void set_unpacker(transfer::Unpacker* unpacker) { unpacker_ = unpacker; }
-    // Helpers bring a part of the straight copies. Without a bond, the device's own link brings all.
-    void set_bond(transfer::Bond* bond) { bond_ = bond; }
     bool unpacks() const { return unpacker_ && unpacker_->is_open(); }
     Status synchronize_unpacker() { return unpacker_ ? unpacker_->synchronize() : Status(); }
     // Cuts the packed tensors that workers read, so that so many of them have a part. No batch is larger than
@@ -42,10 +41,10 @@ public:
 private:
     BackendDevice& device_;
     Registry& registry_;
+    transfer::Carrier& carrier_;
     Load* load_ = nullptr;
     transfer::StraightRoute straight_;
     transfer::Unpacker* unpacker_ = nullptr;
-    transfer::Bond* bond_ = nullptr;
     std::vector<transfer::PackedExtent> packed_;
 };
 

@@ -1,6 +1,7 @@
 #include "core/movement/loader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/no_throw.h"
 #include "base/unlocked.h"
@@ -10,12 +11,14 @@
 
 namespace stagehand::core {
 
-Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
-               Ring& ring, Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex,
+Loader::Loader(Device& device, transfer::Carrier& carrier, transfer::Unpacker& unpacker, Registry& registry, Ring& ring,
+               Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex,
                std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
-    : device_(device),
-      staging_(staging),
-      link_(link),
+    : device_(device.backend()),
+      carrier_(carrier),
+      unpacker_(unpacker),
+      staging_(device.staging()),
+      link_(device.links().to_device),
       registry_(registry),
       ring_(ring),
       contents_(contents),
@@ -24,22 +27,20 @@ Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbi
       mutex_(mutex),
       changed_(changed),
       stats_(stats),
-      helped_(device, registry, contents),
       runtime_name_(runtime_name),
-      routes_(device, registry),
-      meter_(device) {}
+      helpers_(device, carrier),
+      routes_(device.backend(), registry, carrier),
+      meter_(device.backend()) {
+    routes_.set_unpacker(&unpacker);
+}
 
 Loader::~Loader() {
     for (const auto& load : loads_.all()) events_.give(&load->done);
 }
 
-Status Loader::open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
-
-Status Loader::set_helpers(Helpers* helpers) {
-    SH_TRY(helped_.open(helpers));
-    helpers_ = helpers;
-    routes_.set_bond(&helpers->bond());
-    return Status();
+Status Loader::open(Device& device, uint64_t most_pages) {
+    SH_TRY(carrier_.open(device.lanes()));
+    return helpers_.open(runtime_name_, most_pages);
 }
 
 Load& Loader::take() {
@@ -90,8 +91,8 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
     }
     Load& load = *taken;
     if (unit.load()) give(unit);  // the earlier load was issued to the same stream, so their order is right
-    if (!changes_.has_landed(unit)) load.bonded.written = unit.written_back();
-    load.after_all = helpers_ && contents_.writes_unseen(unit, load.own_from, load.runs);
+    if (!changes_.has_landed(unit)) load.trip.written = unit.written_back();
+    load.after_all = contents_.writes_unseen(unit, load.own_from, load.runs);
     contents_.take(unit, load, load.runs);
     stats_.loads++;
     status = no_throw([&] { return issue(unit, load, deadline_ns); });
@@ -110,18 +111,74 @@ void Loader::tell_link(Load& load, uint64_t deadline_ns) {
 }
 
 // Loads write side by side on different ways. One that was broken off may still write pages that are written again now.
-Status Loader::begin_helped(Unit& unit, Load& load) {
-    look_at_helpers();
-    load.helped = helped_.mark(unit);
-    helpers_->choose();
-    if (followed_ == broken_off_ && !load.after_all) return Status();
-    SH_TRY(helpers_->bond().follow_all(lane_.stream()));
+Status Loader::begin_trip(Load& load) {
+    look();
+    SH_TRY(carrier_.begin(load.after_all || followed_ != broken_off_, &load.trip));
     followed_ = broken_off_;
     return Status();
 }
 
+void Loader::end_trip(Unit& unit, const transfer::Trip& trip, bool whole) {
+    const transfer::Carrier::Ended ended = carrier_.end(trip);
+    if (ended.number) stats_.helped_bytes = carrier_.relayed_bytes();
+    look_back();
+    if (!ended.number) return;
+    unit.trip = ended.number;
+    if (!ended.wrong) return;
+    lose(unit);
+    if (whole) told_ = false;
+}
+
+void Loader::look() {
+    carrier_.look();
+    look_back();
+}
+
+void Loader::look_back() {
+    const transfer::TripLog::Range wrong = carrier_.take_wrong();
+    if (wrong.empty()) return;
+    for (Unit& unit : registry_.units()) {
+        if (!unit.live || !wrong.has(unit.trip)) continue;
+        told_ = false;
+        lose(unit);
+    }
+}
+
+void Loader::lose(Unit& unit) {
+    contents_.spoil(unit);
+    for (Block& block : registry_.blocks_of(unit)) {
+        if (!block.id) continue;
+        for (const transfer::Segment& segment : block.detail->segments)
+            if (segment.kept) segment.kept->forget();
+    }
+}
+
+Status Loader::take_failure() {
+    if (std::exchange(told_, true)) return Status();
+    return Status(SH_ERROR_BACKEND,
+                  "a device that helps has failed: weights that it was bringing may have been wrong in this step "
+                  "and earlier ones, and are loaded again");
+}
+
+Status Loader::bring_kept(Unit& unit) {
+    transfer::Trip trip;
+    SH_TRY(carrier_.begin(false, &trip));
+    transfer::Issued issued;
+    Status status;
+    for (Block& block : registry_.blocks_of(unit)) {
+        if (!block.id) continue;
+        for (const transfer::Segment& segment : block.detail->segments)
+            if (status.ok() && segment.kept && segment.route == transfer::Route::packed)
+                status = unpacker_.bring_kept(stream(), segment, &issued);
+    }
+    end_trip(unit, trip, false);
+    stats_.load_pieces += issued.commands;
+    stats_.bytes_to_device += issued.bytes;
+    return status;
+}
+
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    if (helpers_) SH_TRY(begin_helped(unit, load));
+    SH_TRY(begin_trip(load));
     link_.note_use(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
@@ -137,16 +194,16 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) routes_.leave_small();
     // Workers issue to the lane, too, and what they issue must not lie between the events of a copy. Packed tensors
     // share the link with a copy that is timed.
-    SH_TRY(routes_.issue_straight(lane_.stream(), queued_ || routes_.unpacks() ? nullptr : &meter_));
+    SH_TRY(routes_.issue_straight(stream(), queued_ || routes_.unpacks() ? nullptr : &meter_));
     if (load.staged.empty()) return complete(unit, load);
     routes_.cut_staged(staging_.piece_bytes(), queued_ ? 1 : std::max(1u, staging_.threads()));
     load.staged.waits = load.waits;
-    load.staged.stream = lane_.stream();
+    load.staged.stream = stream();
     load.staged.deadline_ns = deadline_ns;
     load.staged.context = &load;
     load.staged.finished = staged_finished;
-    load.staged.bond = helpers_ ? &helpers_->bond() : nullptr;
-    load.staged.bonded = &load.bonded;
+    load.staged.carrier = &carrier_;
+    load.staged.trip = &load.trip;
     contents_.queue(unit, true);
     queued_++;
     Status status = no_throw([&] { return staging_.submit(load.staged); });
@@ -171,27 +228,26 @@ Status Loader::complete(Unit& unit, Load& load) {
     stats_.load_pieces += load.copied.commands;
     stats_.bytes_to_device += load.copied.bytes;
     note_delivery(unit, load);
-    if (helpers_ && has_on_load(registry_, unit)) SH_TRY(helpers_->bond().join(lane_.stream()));
-    SH_TRY(LoadRoutes::issue_rest(device_, lane_.stream(), &load));
-    SH_TRY(call_on_load(registry_, unit, load.ranges, lane_.stream()));
+    if (has_on_load(registry_, unit)) SH_TRY(carrier_.join());
+    SH_TRY(LoadRoutes::issue_rest(device_, stream(), &load));
+    SH_TRY(call_on_load(registry_, unit, load.ranges, stream()));
     if (!load.done) SH_TRY(events_.take(&load.done));
-    SH_TRY(helpers_ ? helpers_->bond().finish(lane_.stream(), load.done)
-                    : device_.event_record(load.done, lane_.stream()));
+    SH_TRY(carrier_.finish(load.done));
     load.issued = true;
     contents_.issued(unit, load.runs);
-    helped_.queued(unit, load.helped, true);
+    end_trip(unit, load.trip, true);
     return Status();
 }
 
 void Loader::fail(Unit& unit, Load& load, Status status) {
     contents_.fail(unit, load.own_from, load.runs);
-    helped_.queued(unit, load.helped, false);  // chunks that stay are there, although the load has failed
+    end_trip(unit, load.trip, false);  // chunks that stay are there, although the load has failed
     note_failure(load, std::move(status));
 }
 
 // The device does not say whether an issued load has ended. Others may have views of the unit, or may have changed it
 // since. So its pages stay its own until nobody holds it and its changes are written, and are loaded again after that.
-void Loader::distrust(Unit& unit, Load& load, Status status) {
+void Loader::lose_sight(Unit& unit, Load& load, Status status) {
     contents_.spoil(unit);
     note_failure(load, std::move(status));
 }
@@ -243,7 +299,7 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     Status status = unlocked(lock, [&] { return device_.event_synchronize(done); });
     if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
     if (!status.ok())
-        distrust(unit, *unit.load(), status);
+        lose_sight(unit, *unit.load(), status);
     else
         contents_.seen(unit);
     give(unit);
@@ -272,7 +328,7 @@ bool Loader::settle(Unit& unit, Status* failure) {
     uint32_t done = 0;
     if (Status status = device_.event_query(load->done, &done); !status.ok()) {
         *failure = status;
-        distrust(unit, *load, status);
+        lose_sight(unit, *load, status);
         give(unit);
         return true;
     }
@@ -315,13 +371,9 @@ void Loader::note_over() {
     registry_.close_spent();
 }
 
-void Loader::end_reads() {
-    if (helpers_) (void)helpers_->bond().end_reads().ok();
-}
-
 Status Loader::synchronize() {
     SH_TRY(routes_.synchronize_unpacker());
-    return helpers_ ? helpers_->bond().synchronize(lane_.stream()) : device_.stream_synchronize(lane_.stream());
+    return carrier_.synchronize();
 }
 
 }  // namespace stagehand::core

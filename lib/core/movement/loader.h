@@ -12,17 +12,16 @@
 #include "backend/backend_device.h"
 #include "base/recycled.h"
 #include "base/status.h"
+#include "core/device/device.h"
 #include "core/device/event_pool.h"
-#include "core/device/helpers.h"
-#include "core/device/link_arbiter.h"
+#include "core/helpers/helpers.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
-#include "core/movement/helped_loads.h"
 #include "core/movement/load.h"
 #include "core/movement/load_routes.h"
-#include "transfer/lane/lane.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
@@ -30,21 +29,22 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Loader {
 public:
-    Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry, Ring& ring,
+    Loader(Device& device, transfer::Carrier& carrier, transfer::Unpacker& unpacker, Registry& registry, Ring& ring,
            Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex, std::condition_variable& changed,
            sh_runtime_stats& stats, const std::string& runtime_name);
     ~Loader();
 
-    Status open(transfer::Lanes& lanes);
-    sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
-    transfer::CopyMeter& meter() { return meter_; }      // of the copies from pinned memory
-    // Helpers bring a part of the loads. Before the first load.
-    Status set_helpers(Helpers* helpers);
-    HelpedLoads& helped() { return helped_; }
-    // Finds out whether helpers have failed: see HelpedLoads.
-    void look_at_helpers() { helped_.look(lane_.stream()); }
-    // See LoadRoutes. Before the first load.
-    void set_unpacker(transfer::Unpacker* unpacker) { routes_.set_unpacker(unpacker); }
+    // `most_pages`: that may be used to measure the link.
+    Status open(Device& device, uint64_t most_pages);
+    sh_stream stream() const { return carrier_.stream(); }  // of the loader's copies
+    transfer::CopyMeter& meter() { return meter_; }         // of the copies from pinned memory
+
+    // A model streams from now on: takes memory of other devices whose links bring a part of its loads.
+    void get_ready() { helpers_.get_ready(); }
+    // Gives that memory back. No load is under way. Fails if the device fails.
+    Status rest() { return helpers_.rest(); }
+    // What other links would bring now, in bytes per nanosecond.
+    double speed_beside() const { return helpers_.speed(); }
 
     // Begins to load all missing bytes of the unit. Contents must have said that nothing is in the way. The copies wait
     // until the last uses of the pages have ended. Earlier deadlines go first. After a failure nothing is under way,
@@ -71,6 +71,18 @@ public:
     // Finds out which issued loads have finished, for the trace.
     void settle_all();
 
+    // Brings the packed chunks of the unit that are to stay on the device, and are not there.
+    Status bring_kept(Unit& unit);
+
+    // Finds out whether loads that were believed are right: their units are loaded again when they are needed. Never
+    // waits.
+    void look();
+    // The next look() comes after all copies that were queued until now.
+    void expect_all() { carrier_.expect_all(); }
+    uint64_t times_wrong() const { return carrier_.times_wrong(); }  // how often some were not
+    // That bytes which may have been used were not right, once.
+    Status take_failure();
+
     // Cancels a queued load, so that its pages can be used for something else. Waits while a worker handles the load.
     void cancel(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Cancels or awaits the queued loads, until no worker has a load of this runtime.
@@ -79,8 +91,8 @@ public:
     Status synchronize();
     // synchronize() has succeeded while the caller held the mutex, and no worker has a load.
     void note_over();
-    // Asks helpers that have failed whether they still read host memory. What they may read is not freed.
-    void end_reads();
+    // Asks whether failed copies still read host memory. What they may read is not freed.
+    void end_reads() { (void)carrier_.end_reads().ok(); }
 
     uint32_t queued() const { return queued_; }
     const Status& last_failure() const { return last_failure_; }
@@ -92,15 +104,20 @@ private:
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
     void tell_link(Load& load, uint64_t deadline_ns);
-    Status begin_helped(Unit& unit, Load& load);
+    Status begin_trip(Load& load);
+    void end_trip(Unit& unit, const transfer::Trip& trip, bool whole);
+    void look_back();
+    void lose(Unit& unit);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void note_delivery(Unit& unit, const Load& load);
     void fail(Unit& unit, Load& load, Status status);  // of a load that was not issued whole
-    void distrust(Unit& unit, Load& load, Status status);
+    void lose_sight(Unit& unit, Load& load, Status status);
     void note_failure(Load& load, Status status);
 
     BackendDevice& device_;
+    transfer::Carrier& carrier_;
+    transfer::Unpacker& unpacker_;
     transfer::StagingEngine& staging_;
     LinkArbiter& link_;
     Registry& registry_;
@@ -111,10 +128,9 @@ private:
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
-    Helpers* helpers_ = nullptr;
-    HelpedLoads helped_;
     const std::string& runtime_name_;  // for the trace
-    transfer::Lane lane_;
+    Helpers helpers_;
+    bool told_ = true;  // see take_failure()
     uint32_t queued_ = 0;
     // Loads that ended half way: no event stands for the copies that they issued.
     uint64_t broken_off_ = 0;

@@ -108,7 +108,7 @@ private:
     transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry
     transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
-    Carried carried_, queued_;  // the latter: of the move that is queued next
+    Carried carried_, queued_;      // the latter: of the move that is queued next
     uint64_t wait_ns_ = 0;
     std::optional<bool> packs_;  // whether the device does, once somebody has asked
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/unpack/batches.h"
 
 namespace stagehand::core {
@@ -27,13 +27,13 @@ uint64_t bytes_at_once(const Registry& registry, const std::vector<transfer::Seg
     return (segments[end - 1].end() - segments[first].offset) / 2;
 }
 
-// What a byte costs beside one that helpers bring a part of. They do if enough bytes come at once.
+// What a byte costs beside one that all links bring. They do if enough bytes come at once.
 double cost_alone(const Registry& registry, const std::vector<transfer::Segment>& segments, size_t i,
                   const LinkSpeeds& speeds) {
     if (speeds.own_bytes_per_ns >= speeds.bytes_per_ns) return 1;
-    const bool helped = segments[i].source.kind != SH_SOURCE_DEVICE &&
-                        bytes_at_once(registry, segments, i, speeds) >= transfer::Bond::least_bytes();
-    return helped ? 1 : speeds.bytes_per_ns / speeds.own_bytes_per_ns;
+    const bool divided = segments[i].source.kind != SH_SOURCE_DEVICE &&
+                         bytes_at_once(registry, segments, i, speeds) >= transfer::Carrier::least_bytes();
+    return divided ? 1 : speeds.bytes_per_ns / speeds.own_bytes_per_ns;
 }
 
 }  // namespace

@@ -9,14 +9,15 @@
 namespace stagehand::core {
 
 struct LinkCost {
-    // Link time of a byte / that of a plain byte: less than 1 if the unit is packed, more if helpers do not bring it.
+    // Link time of a byte / that of a plain byte: less than 1 if the unit is packed, more if the own link brings it
+    // alone.
     double link = 1;
     double by_workers = 0;  // the part of the bytes that workers read
 };
 
 struct LinkSpeeds {
-    double bytes_per_ns = 1;        // of the link and all helpers
-    double own_bytes_per_ns = 1;    // of the link
+    double bytes_per_ns = 1;        // of all links, for pieces that are divided among them
+    double own_bytes_per_ns = 1;    // of the device's own link, for smaller pieces
     double unpack_ns_per_byte = 0;  // of the device, or 0 if the host unpacks
     uint64_t batch_bytes = 0;       // of packed chunks that come at once
 };

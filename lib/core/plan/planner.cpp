@@ -50,8 +50,8 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
 }
 
 LinkSpeeds Planner::speeds_of(const Limits& limits) {
-    const double helped = limits.link_bytes_per_ns > limits.helped_bytes_per_ns ? limits.helped_bytes_per_ns : 0;
-    return {limits.link_bytes_per_ns, limits.link_bytes_per_ns - helped, limits.unpack_ns_per_byte,
+    const double beside = limits.link_bytes_per_ns > limits.link_bytes_beside ? limits.link_bytes_beside : 0;
+    return {limits.link_bytes_per_ns, limits.link_bytes_per_ns - beside, limits.unpack_ns_per_byte,
             limits.unpack_batch_bytes};
 }
 

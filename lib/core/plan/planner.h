@@ -28,8 +28,8 @@ public:
         uint32_t max_held = 1;
         uint64_t unordered_pages = 0;       // as the engine asked for; 0: automatic
         uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
-        double link_bytes_per_ns = 1;       // with what helpers bring
-        double helped_bytes_per_ns = 0;     // by helpers
+        double link_bytes_per_ns = 1;       // of the device's link and those beside it
+        double link_bytes_beside = 0;       // of the latter, per nanosecond; they carry large pieces only
         uint64_t copy_latency_ns = 0;
         uint64_t unordered_now = 0;       // pages that blocks outside the order have now
         double unpack_ns_per_byte = 0;    // that the device takes for a byte of a packed block; 0: the host unpacks

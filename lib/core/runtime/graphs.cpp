@@ -102,24 +102,8 @@ Status Graphs::load_residents(const Graph& graph, sh_stream stream, Lock& lock) 
 
 // Brings the packed weights that are to stay on the device, because the graph unpacks them there.
 Status Graphs::bring_kept(const Graph& graph) {
-    transfer::Issued issued;
-    for (const uint32_t index : graph.units) SH_TRY(bring_kept(parts_.registry.unit(index), &issued));
-    parts_.stats.load_pieces += issued.commands;
-    parts_.stats.bytes_to_device += issued.bytes;
+    for (const uint32_t index : graph.units) SH_TRY(parts_.loader.bring_kept(parts_.registry.unit(index)));
     return Status();
-}
-
-Status Graphs::bring_kept(Unit& unit, transfer::Issued* issued) {
-    const auto begin = parts_.loader.helped().mark(unit);
-    Status status;
-    for (Block& block : parts_.registry.blocks_of(unit)) {
-        if (!block.id) continue;
-        for (const transfer::Segment& segment : block.detail->segments)
-            if (status.ok() && segment.kept && segment.route == transfer::Route::packed)
-                status = parts_.unpack_memory.unpacker().bring_kept(parts_.loader.stream(), segment, issued);
-    }
-    parts_.loader.helped().queued(unit, begin, false);
-    return status;
 }
 
 // Makes the launch wait for all work that the runtime has under way on the device.
@@ -128,7 +112,7 @@ Status Graphs::order_launch(sh_stream stream) {
     std::vector<sh_backend_event> waits;
     SH_TRY(parts_.streams.append_events(~uint64_t(0), &waits));
     for (const sh_backend_event event : waits) SH_TRY(backend.stream_wait_event(stream, event));
-    if (parts_.helpers.any()) SH_TRY(parts_.helpers.bond().join(parts_.loader.stream()));
+    SH_TRY(parts_.carrier.join());
     sh_backend_event event = 0;
     SH_TRY(parts_.events.take(&event));
     Status status;
@@ -172,7 +156,7 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     entered_on_ = stream;
     const Gate::Inside inside(parts_.gate);
     Status status = no_throw([&] {
-        const uint64_t losses = parts_.loader.helped().losses();
+        const uint64_t wrong = parts_.loader.times_wrong();
         parts_.ring.expect_launch();
         if (entered_unpacks())
             parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
@@ -180,11 +164,10 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
         SH_TRY(load_residents(*graph, stream, lock));
         SH_TRY(clear_ring(lock));  // again, because the mutex was given up
         if (entered_unpacks()) SH_TRY(bring_kept(*graph));
-        parts_.loader.look_at_helpers();
-        if (parts_.loader.helped().losses() != losses) {
-            SH_TRY(parts_.loader.helped().take_failure());
-            return Status(SH_ERROR_BACKEND,
-                          "a device that helps has failed: weights of the graph are to be loaded again");
+        parts_.loader.look();
+        if (parts_.loader.times_wrong() != wrong) {
+            SH_TRY(parts_.loader.take_failure());
+            return Status(SH_ERROR_BACKEND, "weights of the graph came wrong, and are to be loaded again");
         }
         return order_launch(stream);
     });

@@ -58,7 +58,6 @@ private:
     Status load_own(Unit& unit, Lock& lock);
     Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
     Status bring_kept(const Graph& graph);
-    Status bring_kept(Unit& unit, transfer::Issued* issued);
     Status order_launch(sh_stream stream);
     Status leave(Graph& graph, sh_stream stream);
     Status wait_for_launch(sh_backend_event done, Lock& lock);

@@ -15,22 +15,21 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes, std::
       registry(device->backend(), device->page_bytes(), device->staging().piece_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
-      helpers(*device),
-      unpack_memory(device->backend(), device->pool(), device->lanes()),
+      carrier(device->backend()),
+      unpack_memory(device->backend(), device->pool(), device->lanes(), carrier),
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
-      loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,
-             gate.mutex(), gate.changed(), stats, gate.name()),
+      loader(*device, carrier, unpack_memory.unpacker(), registry, ring, contents, changes, events, gate.mutex(),
+             gate.changed(), stats, gate.name()),
       write_back(*device, registry, changes, streams, gate.mutex(), gate.changed(), stats, gate.name()),
       unordered(registry, order, contents, changes, placement, loader, write_back, streams, stats),
       prefetcher(registry, ring, contents, order, loader),
       meter(device->backend()) {
     stats.struct_size = sizeof stats;
-    loader.set_unpacker(&unpack_memory.unpacker());
 }
 
 Status Parts::late_failure() {
     Status status = write_back.take_failure();
-    return status.ok() ? loader.helped().take_failure() : status;
+    return status.ok() ? loader.take_failure() : status;
 }
 
 Status Parts::unknown_block(sh_block id) const {

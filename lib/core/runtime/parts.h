@@ -16,7 +16,6 @@
 #include "core/device/arbiter.h"
 #include "core/device/device.h"
 #include "core/device/event_pool.h"
-#include "core/device/helpers.h"
 #include "core/device/unpack_memory.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
@@ -44,7 +43,7 @@ struct Parts {
     uint64_t page_bytes() const { return device->page_bytes(); }
     // The pages that the runtime may have beside those that it holds.
     uint64_t pages_left() const { return max_pages - std::min(max_pages, placement.pages()); }
-    // Returns the failure of a write-back that nobody waited for, or that of a helper's copy, once.
+    // Returns the failure of a write-back that nobody waited for, or of a load that was believed, once.
     Status late_failure();
     // Returns it, too. The runtime is lost if device memory cannot be trusted any more.
     Status take_failure() { return gate.note(late_failure()); }
@@ -68,7 +67,7 @@ struct Parts {
     Changes changes;
     Order order;
     OrderRecord record;
-    Helpers helpers;
+    transfer::Carrier carrier;
     UnpackMemory unpack_memory;
     Placement placement;
     Loader loader;

@@ -61,7 +61,7 @@ Status PlanInForce::take_places(Lock& lock) {
     SH_TRY(ask_for_share(needs, true, &share, lock));
     away_.places.resize(parts_.registry.units().size());
     SH_TRY(parts_.gate.note(no_throw([&] {
-        SH_TRY(choose_helpers(plan_.bytes_per_step > 0));
+        SH_TRY(get_loader_ready(plan_.bytes_per_step > 0));
         SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages, away_.unpack, away_.kept_places));
         return parts_.unordered.resize(away_.unordered_pages, lock);
     })));

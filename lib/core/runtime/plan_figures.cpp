@@ -131,7 +131,6 @@ void PlanFigures::stats(sh_runtime_stats* out) const {
     const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
     out->share_bytes = standing.share * parts_.page_bytes();
     out->protected_bytes = standing.kept * parts_.page_bytes();
-    out->helped_bytes += parts_.helpers.bytes();
     out->reserved_bytes = standing.reserved * parts_.page_bytes();
     out->guest_bytes = standing.guest * parts_.page_bytes();
 }

@@ -114,7 +114,7 @@ Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
     SH_TRY(parts_.gate.note(flush_dirty(lock)));
     SH_TRY(parts_.gate.note(quiesce(lock)));
-    SH_TRY(parts_.gate.note(parts_.helpers.rest()));
+    SH_TRY(parts_.gate.note(parts_.loader.rest()));
     away_.emptied = true;
     SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
     return parts_.gate.note(parts_.placement.clear());
@@ -122,7 +122,7 @@ Status PlanInForce::empty(Lock& lock) {
 
 Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
-    SH_TRY(parts_.helpers.rest());
+    SH_TRY(parts_.loader.rest());
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
     SH_TRY(parts_.placement.clear());
@@ -136,7 +136,7 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_held_pages = parts_.unordered.held_peak();
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
-    limits.helped_bytes_per_ns = parts_.helpers.speed();
+    limits.link_bytes_beside = parts_.loader.speed_beside();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
         limits.unpack_batch_bytes = parts_.unpack_memory.batch_bytes(parts_.device->arbiter().total_pages());
@@ -210,9 +210,9 @@ Status PlanInForce::quiesce(Lock& lock) {
 }
 
 // While nothing is under way.
-Status PlanInForce::choose_helpers(bool streams) {
-    if (!streams) return parts_.helpers.rest();
-    parts_.helpers.get_ready();
+Status PlanInForce::get_loader_ready(bool streams) {
+    if (!streams) return parts_.loader.rest();
+    parts_.loader.get_ready();
     return Status();
 }
 
@@ -372,7 +372,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         status = no_throw([&] {
             SH_TRY(flush_dirty(lock));
             SH_TRY(quiesce(lock));
-            SH_TRY(choose_helpers(result.bytes_per_step > 0));
+            SH_TRY(get_loader_ready(result.bytes_per_step > 0));
             return put_into_force(result, lock);
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force
@@ -427,7 +427,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) {
         with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
-        with.helped_bytes_per_ns = 0;
+        with.link_bytes_beside = 0;
     }
     uint32_t asks = kNone;
     const Needs needs = planner_.needs(parts_.order, with, &asks);

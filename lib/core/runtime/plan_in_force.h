@@ -101,7 +101,7 @@ private:
     BudgetRefusal refusal(const Planner::Limits& limits) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
-    Status choose_helpers(bool streams);
+    Status get_loader_ready(bool streams);
     std::vector<bool> changing_units() const;
     bool counts_on_changes(size_t unit) const { return unit < changes_planned_.size() && changes_planned_[unit]; }
     Status flush_dirty(Lock& lock);

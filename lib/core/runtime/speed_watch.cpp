@@ -16,7 +16,7 @@ constexpr double kLonePart = 8;  // and so many times what a copy takes more if 
 constexpr double kLinksApart = 0.1;
 // Steps from one look at the sources to the next. The last three loads of a unit are others by then.
 constexpr uint64_t kSourceSteps = 8;
-constexpr uint64_t kHelperSteps = 8;                          // for which helpers must bring more or less than planned
+constexpr uint64_t kBesideSteps = 8;  // for which other links must bring more or less than planned
 constexpr uint64_t kLeastInterval = 8, kMostInterval = 1024;  // steps between plans for other speeds
 
 bool apart(double one, double other) { return std::fabs(one - other) > kLinksApart * std::max(one, other); }
@@ -26,7 +26,7 @@ bool apart(double one, double other) { return std::fabs(one - other) > kLinksApa
 Status SpeedWatch::link(double* bytes_per_ns) const {
     *bytes_per_ns = link_;
     if (link_ <= 0) SH_TRY(parts_.device->link(parts_.pages_left(), bytes_per_ns));
-    *bytes_per_ns += parts_.helpers.speed();
+    *bytes_per_ns += parts_.loader.speed_beside();
     return Status();
 }
 
@@ -45,7 +45,7 @@ void SpeedWatch::step_begins(const Planner::Result& plan) {
 void SpeedWatch::look() {
     if (planned_link_ <= 0) return;
     look_at_link();
-    look_at_helpers();
+    look_beside();
     look_at_sources();
 }
 
@@ -77,14 +77,14 @@ void SpeedWatch::look_at_link() {
     link_ = mean;
 }
 
-void SpeedWatch::look_at_helpers() {
-    const double now = parts_.helpers.speed();
-    if (std::fabs(now - planned_helped_) <= kLinksApart * (planned_link_ + planned_helped_)) {
-        helpers_apart_ = 0;
-        helpers_differ_ = false;
-    } else if (++helpers_apart_ == kHelperSteps) {
+void SpeedWatch::look_beside() {
+    const double now = parts_.loader.speed_beside();
+    if (std::fabs(now - planned_beside_) <= kLinksApart * (planned_link_ + planned_beside_)) {
+        beside_apart_ = 0;
+        beside_differs_ = false;
+    } else if (++beside_apart_ == kBesideSteps) {
         note_verdict();
-        helpers_differ_ = true;
+        beside_differs_ = true;
     }
 }
 
@@ -124,13 +124,13 @@ void SpeedWatch::plan_changed(double link_bytes_per_ns, bool wanted) noexcept {
     link_samples_.begin_anew();
     source_drift_.begin_anew();
     next_sources_ = steps_ + kSourceSteps;
-    link_due_ = link_differs_ = sources_differ_ = helpers_differ_ = false;
+    link_due_ = link_differs_ = sources_differ_ = beside_differs_ = false;
     link_before_ = 0;
-    helpers_apart_ = 0;
+    beside_apart_ = 0;
     verdict_++;
     planned_link_ = link_ > 0 ? link_ : parts_.device->lanes().rate(transfer::Direction::to_device);
     planned_link_ = planned_link_ > 0 ? std::min(planned_link_, link_bytes_per_ns) : link_bytes_per_ns;
-    planned_helped_ = link_bytes_per_ns - planned_link_;
+    planned_beside_ = link_bytes_per_ns - planned_link_;
     // Without the times, nothing is compared until the plan after this one.
     if (!no_throw([&] { return find_streamed_times(&planned_), Status(); }).ok()) planned_link_ = 0;
 }

@@ -21,13 +21,13 @@ public:
     explicit SpeedWatch(Parts& parts) : parts_(parts) {}
 
     // The speed of the link to plan with, in bytes per nanosecond: by the last verdict, else as the device has it. With
-    // what helpers bring now.
+    // what other links bring now.
     Status link(double* bytes_per_ns) const;
     void step_begins(const Planner::Result& plan);
     // Reads samples that are there. May lack memory.
     void look();
     // The link or the sources have another speed than the plan in force counts with.
-    bool differs() const { return link_differs_ || sources_differ_ || helpers_differ_; }
+    bool differs() const { return link_differs_ || sources_differ_ || beside_differs_; }
     // Plans for other speeds alone come at intervals, which grow while such plans follow each other.
     bool may_plan() const { return steps_ >= next_plan_; }
     uint64_t stable_for() const { return steps_ - differs_since_; }  // steps, if it differs
@@ -37,7 +37,7 @@ public:
 
 private:
     void look_at_link();
-    void look_at_helpers();
+    void look_beside();
     void look_at_sources();
     void note_verdict();
     void find_streamed_times(std::vector<uint64_t>* out);
@@ -46,15 +46,15 @@ private:
     policy::TimeDrift link_samples_, source_drift_;
     std::vector<uint64_t> planned_, times_;  // of the copy of each streamed unit, in nanoseconds
     std::vector<double> source_ns_;          // of a byte of each unit
-    double planned_link_ = 0;                // bytes per nanosecond, without helpers; 0: there was no plan
-    double planned_helped_ = 0;              // and what helpers bring
+    double planned_link_ = 0;                // own, in bytes per nanosecond; 0: there was no plan
+    double planned_beside_ = 0;              // and that of other links
     double link_ = 0;                        // by the last verdict; 0: as the device has it
     double link_before_ = 0;                 // the last sample, if it differs from the plan
     uint64_t steps_ = 0, differs_since_ = 0, verdict_ = 0, next_sources_ = 0;
     uint64_t last_plan_ = 0, next_plan_ = 0, interval_ = 0;  // of plans for other speeds
     bool link_due_ = false;                                  // a sample is to be read
-    bool link_differs_ = false, sources_differ_ = false, helpers_differ_ = false;
-    uint64_t helpers_apart_ = 0;  // steps for which helpers have brought more or less than planned
+    bool link_differs_ = false, sources_differ_ = false, beside_differs_ = false;
+    uint64_t beside_apart_ = 0;  // steps for which other links have brought more or less than planned
 };
 
 }  // namespace stagehand::core

@@ -102,7 +102,7 @@ Status Steps::end() {
     parts_.order.to_edge();
     if (!plan_.is_wanted() || graphs_.hold_the_plan()) access_.look_ahead(span_.ended_ns);
     if (Status told = count_.tell(span_); status.ok()) status = told;
-    parts_.loader.look_at_helpers();
+    parts_.loader.look();
     if (status.ok()) status = parts_.late_failure();
     return parts_.gate.note(status);
 }

@@ -100,7 +100,8 @@ private:
     telemetry::SpillLog log_;
     Step step_;
     std::vector<sh_ticket> named_;  // the tickets that collect() has not handed out yet
-    std::vector<std::unique_ptr<transfer::PoolBuffer>> in_use_;  // of tickets that have ended, by copies without end
+    // Of tickets that have ended, while the lanes are not settled.
+    std::vector<std::unique_ptr<transfer::PoolBuffer>> in_use_;
     sh_spiller_stats counters_ = {};  // only those that the spiller counts itself
     uint64_t used_ = 0;               // device memory in use, as far as the last call told
     uint64_t use_peak_ = 0;           // the most of it in this step, before anything came back

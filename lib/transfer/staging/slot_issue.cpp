@@ -41,9 +41,7 @@ Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, Wai
         return record_if_used(device, copies, slot, status, out);
     }
     sh_stream stream = load.stream;
-    const Status status =
-        load.bond ? load.bond->issue_whole(stream, slot.commands, load.waits, load.bonded, waited, out, &stream)
-                  : issue(device, stream, slot.commands, load.waits, waited, out);
+    const Status status = load.carrier->issue_whole(stream, slot.commands, load.waits, load.trip, waited, out, &stream);
     return record_if_used(device, stream, slot, status, out);
 }
 

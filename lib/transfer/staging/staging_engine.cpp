@@ -132,6 +132,7 @@ Status StagingEngine::Impl::submit(StagedLoad& load) {
         }
         loads_.begin(progress);
         load.progress = &progress;
+        if (!load.carrier) load.carrier = &own_link_;
         bell_.wake();
         return Status();
     } catch (const std::bad_alloc&) {

@@ -26,10 +26,10 @@ struct StagedLoad {
     std::vector<PackedExtent> packed;
     Batches batches;
     Unpacker* unpacker = nullptr;
-    // If set, pieces may come over helpers' links, and so not on `stream`. What the caller wants to come after the
-    // load's copies waits for the bond.
-    Bond* bond = nullptr;
-    BondedLoad* bonded = nullptr;
+    // Pieces may be relayed, and so not come on `stream`. What the caller wants to come after the load's copies waits
+    // for the carrier. Without one, all come on `stream`.
+    Carrier* carrier = nullptr;
+    Trip* trip = nullptr;
     std::vector<sh_backend_event> waits;
     bool empty() const { return extents.empty() && packed.empty(); }
     uint64_t contents_bytes() const;  // of all extents

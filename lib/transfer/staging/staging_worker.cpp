@@ -79,9 +79,9 @@ bool StagingEngine::Impl::choose(Task* task) {
     return store_first ? choose_store(task) || choose_load(task) : choose_load(task) || choose_store(task);
 }
 
-// Helpers bring only pieces that are worth it.
+// Relays bring only pieces that are worth it.
 uint64_t StagingEngine::Impl::piece_bytes(const LoadProgress& load) const {
-    const uint64_t least = load.load->bond ? std::max(kLeastPart, Bond::least_bytes()) : kLeastPart;
+    const uint64_t least = std::max(kLeastPart, load.load->carrier->least_piece());
     return fair_piece(load.left, loads_.size() == 1 ? size_.threads : 1, least, size_.piece_bytes);
 }
 

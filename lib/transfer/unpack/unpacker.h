@@ -9,7 +9,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/lane/lane.h"
 #include "transfer/route/issue.h"
 #include "transfer/unpack/batches.h"
@@ -23,15 +23,13 @@ namespace stagehand::transfer {
 // The owner opens and closes it while no load uses it. Several threads may issue.
 class Unpacker {
 public:
-    explicit Unpacker(BackendDevice& device) : device_(device) {}
+    Unpacker(BackendDevice& device, Carrier& carrier) : device_(device), carrier_(carrier) {}
     ~Unpacker();
     Unpacker(const Unpacker&) = delete;
     Unpacker& operator=(const Unpacker&) = delete;
 
     // The least memory that slots of any format fit into.
     static uint64_t least_bytes();
-    // Helpers bring a part of the chunks. Before open().
-    void set_bond(Bond* bond) { bond_ = bond; }
 
     // Uses this memory of the device from now on. On failure nothing is held.
     Status open(Lanes& lanes, uint64_t address, uint64_t bytes);
@@ -101,9 +99,9 @@ private:
     void forget();
 
     BackendDevice& device_;
-    Lane lane_;  // of the copies
-    Bond* bond_ = nullptr;
-    BondedLoad turns_;               // of the bond
+    Carrier& carrier_;
+    Lane lane_;                      // of the copies
+    Trip trip_;                      // all of them
     std::vector<Command> commands_;  // of the copy under way
     Slot slots_[kMostSlots];
     uint32_t slot_count_ = kSlots;

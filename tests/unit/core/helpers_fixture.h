@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "core/device/helpers.h"
+#include "core/helpers/helpers.h"
 #include "engine.h"
 #include "occupancy_fixture.h"
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 
 namespace stagehand::test {
 
@@ -15,11 +15,11 @@ class HelpersTest : public testing::Test {
 protected:
     void SetUp() override {
         if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(256 << 10);
+        least_ = transfer::Carrier::least_bytes();
+        transfer::Carrier::set_least_bytes(256 << 10);
     }
     void TearDown() override {
-        if (least_) transfer::Bond::set_least_bytes(least_);
+        if (least_) transfer::Carrier::set_least_bytes(least_);
     }
 
     static constexpr uint64_t kBlock = (3 << 20) - 100;

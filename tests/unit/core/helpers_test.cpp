@@ -268,13 +268,13 @@ protected:
               of(on_host_backend() ? "host:0" : device_under_test(), on_host_backend() ? "host:1" : "", kBudget)) {}
     void SetUp() override {
         if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
-        least_ = transfer::Bond::least_bytes();
-        transfer::Bond::set_least_bytes(64 << 10);
+        least_ = transfer::Carrier::least_bytes();
+        transfer::Carrier::set_least_bytes(64 << 10);
         helper_ = std::make_unique<TestDevice>(of("host:1", "", 256 * kMiB));
         UnpackingTest::SetUp();
     }
     void TearDown() override {
-        if (least_) transfer::Bond::set_least_bytes(least_);
+        if (least_) transfer::Carrier::set_least_bytes(least_);
         UnpackingTest::TearDown();
     }
 

@@ -67,7 +67,8 @@ protected:
         ASSERT_EQ(host->device_open(0, "capacity=1MiB", &device, &info), SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
         registry_ = std::make_unique<Registry>(*device_, kRoutesPage, 0, 1);
-        routes_ = std::make_unique<LoadRoutes>(*device_, *registry_);
+        carrier_ = std::make_unique<transfer::Carrier>(*device_);
+        routes_ = std::make_unique<LoadRoutes>(*device_, *registry_, *carrier_);
         pinned_begin = pinned_.data();
         pinned_end = pinned_begin + pinned_.size();
     }
@@ -119,6 +120,7 @@ protected:
     sh_backend table_ = {};
     std::unique_ptr<BackendDevice> device_;
     std::unique_ptr<Registry> registry_;
+    std::unique_ptr<transfer::Carrier> carrier_;
     std::unique_ptr<LoadRoutes> routes_;
     Load load_;
     std::vector<char> pinned_ = std::vector<char>(16 * kRoutesPage), pageable_ = pinned_;

@@ -3,7 +3,7 @@
 
 #include "backend/backend_device.h"
 #include "sim/sim_backend.h"
-#include "transfer/bond/running_speed.h"
+#include "transfer/carrier/running_speed.h"
 
 namespace stagehand::transfer {
 namespace {

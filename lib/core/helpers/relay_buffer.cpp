@@ -1,4 +1,4 @@
-#include "core/device/relay_buffer.h"
+#include "core/helpers/relay_buffer.h"
 
 #include <algorithm>
 #include <utility>

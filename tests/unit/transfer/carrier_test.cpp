@@ -1,5 +1,5 @@
 // The bytes of a load on several links: what each is dealt, and that loads write one after the other.
-#include "transfer/bond/bond.h"
+#include "transfer/carrier/carrier.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,13 +11,13 @@
 
 #include "backend/stray_copies.h"
 #include "host/host_backend.h"
-#include "transfer/bond/deal.h"
+#include "transfer/carrier/deal.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::transfer::test {
 namespace {
 
-constexpr uint64_t kBondMiB = 1 << 20;
+constexpr uint64_t kCarriedMiB = 1 << 20;
 
 // What a link carries from the time when it is free until `end`.
 double carried(const DealtLink& link, double now, double end) {
@@ -38,7 +38,7 @@ TEST(Deal, LinksGetWhatTheyCarryUntilTheEarliestEnd) {
         for (size_t i = 1; i < links.size(); i++)
             if (random() % 4 == 0) links[i].bytes_per_ns = 0;
         const std::vector<DealtLink> before = links;
-        const uint64_t bytes = 1 + random() % (64 * kBondMiB);
+        const uint64_t bytes = 1 + random() % (64 * kCarriedMiB);
         double end = 1e9;
         for (double least = 0; end - least > 1e-3;) {
             const double middle = (least + end) / 2;
@@ -61,15 +61,15 @@ TEST(Deal, LinksGetWhatTheyCarryUntilTheEarliestEnd) {
 
 TEST(Deal, ALinkGetsNothingRatherThanTooLittle) {
     DealtLink links[] = {{10, 0, 0}, {0.01, 0, 0}};
-    deal(10 * kBondMiB, 4096, kBondMiB, 0, links);
-    EXPECT_EQ(links[0].bytes, 10 * kBondMiB);
+    deal(10 * kCarriedMiB, 4096, kCarriedMiB, 0, links);
+    EXPECT_EQ(links[0].bytes, 10 * kCarriedMiB);
     EXPECT_EQ(links[1].bytes, 0u);
 }
 
 // A device and a helper in host memory.
-class BondTest : public testing::Test {
+class CarrierTest : public testing::Test {
 protected:
-    static constexpr uint64_t kBytes = 8 * kBondMiB;
+    static constexpr uint64_t kBytes = 8 * kCarriedMiB;
 
     void SetUp() override {
         device_ = open(0);
@@ -77,29 +77,31 @@ protected:
         lanes_ = std::make_unique<Lanes>(*device_);
         helper_lanes_ = std::make_unique<Lanes>(*helper_);
         ASSERT_TRUE(device_->range_reserve(kBytes, 4096, &to_).ok());
-        ASSERT_TRUE(helper_->range_reserve(6 * kBondMiB, 4096, &buffer_).ok());
+        ASSERT_TRUE(helper_->range_reserve(6 * kCarriedMiB, 4096, &buffer_).ok());
         for (PinnedMemory* source : {&ones_, &twos_})
             ASSERT_TRUE(PinnedMemory::allocate(*device_, kBytes, source).ok());
         std::memset(ones_.data(), 1, kBytes);
         std::memset(twos_.data(), 2, kBytes);
-        ASSERT_TRUE(lanes_->lend(Direction::to_device, &lane_).ok());
-        bond_ = std::make_unique<Bond>(*device_);
-        ASSERT_TRUE(bond_->open(*lanes_).ok());
-        auto relay = std::make_unique<Relay>(*device_, *helper_);
-        ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, buffer_, 6 * kBondMiB).ok());
-        relay->set_speed(1, 0);
-        bond_->add(std::move(relay), "host:1");
-        bond_->set_own_speed(1, 0);
+        carrier_ = std::make_unique<Carrier>(*device_);
+        ASSERT_TRUE(carrier_->open(*lanes_).ok());
+        size_t way = 0;
+        ASSERT_TRUE(
+            carrier_
+                ->add(
+                    *lanes_, std::make_unique<Relay>(*device_, *helper_), "host:1", [this] { return is_idle_; }, &way)
+                .ok());
+        ASSERT_TRUE(carrier_->open_relay(way, *lanes_, *helper_lanes_, buffer_, 6 * kCarriedMiB).ok());
+        carrier_->set_speed(way, 1, 0);
+        carrier_->set_own_speed(1, 0);
     }
     void TearDown() override {
-        EXPECT_TRUE(bond_->synchronize(lane_.stream()).ok());
-        bond_.reset();
-        lane_ = Lane();
+        EXPECT_TRUE(carrier_->synchronize().ok());
+        carrier_.reset();
         helper_lanes_.reset();
         lanes_.reset();
         ones_.reset();
         twos_.reset();
-        EXPECT_TRUE(helper_->range_free(buffer_, 6 * kBondMiB).ok());
+        EXPECT_TRUE(helper_->range_free(buffer_, 6 * kCarriedMiB).ok());
         EXPECT_TRUE(device_->range_free(to_, kBytes).ok());
     }
 
@@ -135,37 +137,45 @@ protected:
 
     // Loads all bytes, with the helper or without it, after all loads before.
     void load(const PinnedMemory& from, bool helped) {
-        bond_->use(0, helped);
-        ASSERT_TRUE(bond_->follow_all(lane_.stream()).ok());
+        is_idle_ = helped;
+        Trip trip;
+        ASSERT_TRUE(carrier_->begin(true, &trip).ok());
         uint64_t bytes = 0;
-        ASSERT_TRUE(issue(from, &bytes).ok());
+        ASSERT_TRUE(issue(from, trip, &bytes).ok());
         EXPECT_EQ(bytes, kBytes);
+        last_ = carrier_->end(trip);
     }
-    Status issue(const PinnedMemory& from, uint64_t* out_bytes) {
+    Status issue(const PinnedMemory& from, Trip& trip, uint64_t* out_bytes) {
         const Command command{
             Command::Kind::to_device, false, to_, reinterpret_cast<uint64_t>(from.data()), kBytes, {}};
         WaitSet waited;
         waited.clear(0);
-        BondedLoad bonded;
         Issued issued;
-        Status status = bond_->issue(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued);
+        Status status = carrier_->issue(carrier_->stream(), {&command, 1}, {}, &trip, &waited, &issued);
         *out_bytes = issued.bytes;
         return status;
     }
     // The helper has been given a copy, stands still, and answers nothing.
     void lose_sight(const PinnedMemory& from) {
-        block(bond_->relay(0).streams().of_helper, *helper_);
+        block(carrier_->relay(0).streams().of_helper, *helper_);
         mute_ = true;
-        bond_->use(0, true);
+        Trip trip;
+        EXPECT_TRUE(carrier_->begin(false, &trip).ok());
         uint64_t bytes = 0;
-        EXPECT_EQ(issue(from, &bytes).code(), SH_ERROR_BACKEND);
-        EXPECT_FALSE(bond_->end_reads().ok());
+        EXPECT_EQ(issue(from, trip, &bytes).code(), SH_ERROR_BACKEND);
+        EXPECT_FALSE(carrier_->end_reads().ok());
+    }
+    // The helper fails, which is found out.
+    void fail_helper() {
+        answers_ = false;
+        carrier_->look();
+        answers_ = true;
     }
     // An event that comes after all loads, and whether it has come.
     sh_backend_event finish() {
         sh_backend_event done = 0;
         EXPECT_TRUE(device_->event_create(false, &done).ok());
-        EXPECT_TRUE(bond_->finish(lane_.stream(), done).ok());
+        EXPECT_TRUE(carrier_->finish(done).ok());
         return done;
     }
     bool has_come(sh_backend_event event) {
@@ -194,23 +204,23 @@ protected:
     std::unique_ptr<Lanes> lanes_, helper_lanes_;
     uint64_t to_ = 0, buffer_ = 0;
     PinnedMemory ones_, twos_;
-    Lane lane_;
-    std::unique_ptr<Bond> bond_;
+    bool is_idle_ = true;
+    Carrier::Ended last_;  // the last load
+    std::unique_ptr<Carrier> carrier_;
 };
 
-TEST_F(BondTest, ALoadOverTwoLinksBringsEveryByte) {
+TEST_F(CarrierTest, ALoadOverTwoLinksBringsEveryByte) {
     load(ones_, true);
-    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(carrier_->synchronize().ok());
     EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_EQ(bond_->bytes(0), kBytes / 2);
+    EXPECT_EQ(carrier_->relayed_bytes(), kBytes / 2);
 }
 
-TEST_F(BondTest, OneWayBringsAWholePiece) {
+TEST_F(CarrierTest, OneWayBringsAWholePiece) {
     WaitSet waited;
-    BondedLoad bonded;
+    Trip trip;
     Issued issued;
     waited.clear(0);
-    bond_->use(0, true);
     sh_stream streams[2] = {};
     for (int half = 0; half < 2; half++) {
         const Command command{Command::Kind::to_device,
@@ -220,28 +230,28 @@ TEST_F(BondTest, OneWayBringsAWholePiece) {
                               kBytes / 2,
                               {}};
         ASSERT_TRUE(
-            bond_->issue_whole(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued, &streams[half]).ok());
+            carrier_->issue_whole(carrier_->stream(), {&command, 1}, {}, &trip, &waited, &issued, &streams[half]).ok());
     }
-    EXPECT_EQ(streams[0], lane_.stream());
-    EXPECT_EQ(streams[1], bond_->relay(0).stream());
-    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    EXPECT_EQ(streams[0], carrier_->stream());
+    EXPECT_EQ(streams[1], carrier_->relay(0).stream());
+    ASSERT_TRUE(carrier_->synchronize().ok());
     EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_EQ(bond_->bytes(0), kBytes / 2);
+    EXPECT_EQ(carrier_->relayed_bytes(), kBytes / 2);
     EXPECT_EQ(issued.bytes, kBytes);
 }
 
-TEST_F(BondTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
-    block(lane_.stream(), *device_);
+TEST_F(CarrierTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
+    block(carrier_->stream(), *device_);
     load(ones_, false);
     load(twos_, true);
     pause();
     go_.count_down();
-    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(carrier_->synchronize().ok());
     EXPECT_EQ(count_of(2), kBytes);
 }
 
-TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
-    block(bond_->relay(0).streams().of_helper, *helper_);
+TEST_F(CarrierTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
+    block(carrier_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
     const sh_backend_event done = finish();
     pause();
@@ -252,8 +262,8 @@ TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
     EXPECT_TRUE(device_->event_destroy(done).ok());
 }
 
-TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
-    block(lane_.stream(), *device_);
+TEST_F(CarrierTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
+    block(carrier_->stream(), *device_);
     load(ones_, true);
     const sh_backend_event done = finish();
     pause();
@@ -264,13 +274,13 @@ TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
     EXPECT_TRUE(device_->event_destroy(done).ok());
 }
 
-TEST_F(BondTest, WorkOnTheLaneComesAfterAJoin) {
-    block(bond_->relay(0).streams().of_helper, *helper_);
+TEST_F(CarrierTest, WorkOnTheLaneComesAfterAJoin) {
+    block(carrier_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
-    ASSERT_TRUE(bond_->join(lane_.stream()).ok());
+    ASSERT_TRUE(carrier_->join().ok());
     sh_backend_event done = 0;
     ASSERT_TRUE(device_->event_create(false, &done).ok());
-    ASSERT_TRUE(device_->event_record(done, lane_.stream()).ok());
+    ASSERT_TRUE(device_->event_record(done, carrier_->stream()).ok());
     pause();
     EXPECT_FALSE(has_come(done));
     go_.count_down();
@@ -279,41 +289,70 @@ TEST_F(BondTest, WorkOnTheLaneComesAfterAJoin) {
     EXPECT_TRUE(device_->event_destroy(done).ok());
 }
 
-TEST_F(BondTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
-    block(bond_->relay(0).streams().of_helper, *helper_);
+TEST_F(CarrierTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
+    block(carrier_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
     load(twos_, false);
     pause();
     go_.count_down();
-    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(carrier_->synchronize().ok());
     EXPECT_EQ(count_of(2), kBytes);
 }
 
-// The bytes are in doubt only if the helper had not been asked since it copied them.
-TEST_F(BondTest, AHelperThatFailsIsLeftOut) {
+// What it has brought is right if the helper was asked since it copied that.
+TEST_F(CarrierTest, AHelperThatFailsIsLeftOut) {
     for (const bool asked : {true, false}) {
         SCOPED_TRACE(asked);
         TearDown();
         SetUp();
+        load(twos_, false);
+        EXPECT_EQ(last_.number, 0u) << "the own link has brought it";
         load(ones_, true);
-        ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
-        if (asked) {
-            EXPECT_TRUE(bond_->check().ok());
-        }
-        answers_ = false;
-        EXPECT_EQ(bond_->check().ok(), asked);
-        answers_ = true;
-        EXPECT_TRUE(bond_->has_failed(0));
-        EXPECT_EQ(bond_->distrusted(), asked ? 0u : 1u);
+        EXPECT_EQ(last_.number, 1u);
+        EXPECT_FALSE(last_.wrong);
+        ASSERT_TRUE(carrier_->synchronize().ok());
+        if (asked) carrier_->look();
+        fail_helper();
+        EXPECT_TRUE(carrier_->has_failed(0));
+        EXPECT_EQ(carrier_->times_wrong(), asked ? 0u : 1u);
+        EXPECT_EQ(carrier_->take_wrong().has(1), !asked);
+        EXPECT_TRUE(carrier_->take_wrong().empty()) << "once";
         load(twos_, true);
-        ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+        EXPECT_EQ(last_.number, 0u);
+        ASSERT_TRUE(carrier_->synchronize().ok());
         EXPECT_EQ(count_of(2), kBytes);
-        EXPECT_EQ(bond_->bytes(0), kBytes / 2) << "the own link has brought the second load";
+        EXPECT_EQ(carrier_->relayed_bytes(), kBytes / 2) << "the own link has brought the last load";
     }
 }
 
+TEST_F(CarrierTest, TripsThatAreKnownStayRight) {
+    load(ones_, true);
+    ASSERT_TRUE(carrier_->synchronize().ok());
+    carrier_->look();  // marks it
+    ASSERT_TRUE(carrier_->synchronize().ok());
+    carrier_->look();  // finds that it is right
+    load(twos_, true);
+    fail_helper();
+    const TripLog::Range wrong = carrier_->take_wrong();
+    EXPECT_FALSE(wrong.has(1));
+    EXPECT_TRUE(wrong.has(2));
+    ASSERT_TRUE(carrier_->synchronize().ok());
+}
+
+// The trip under way when a failure is noted is wrong itself.
+TEST_F(CarrierTest, ATripDuringWhichAHelperFailsIsWrong) {
+    load(ones_, true);
+    Trip trip;
+    ASSERT_TRUE(carrier_->begin(false, &trip).ok());
+    fail_helper();
+    const Carrier::Ended ended = carrier_->end(trip);
+    EXPECT_EQ(ended.number, 2u);
+    EXPECT_TRUE(ended.wrong);
+    EXPECT_TRUE(carrier_->take_wrong().has(1));
+}
+
 // Memory stays until it is known that the helper reads it no more.
-TEST_F(BondTest, MemoryStaysWhileAFailedHelperMayReadIt) {
+TEST_F(CarrierTest, MemoryStaysWhileAFailedHelperMayReadIt) {
     StrayCopies& strays = StrayCopies::of_process();
     const uint64_t mark = strays.mark();
     lose_sight(ones_);
@@ -321,18 +360,18 @@ TEST_F(BondTest, MemoryStaysWhileAFailedHelperMayReadIt) {
     EXPECT_FALSE(strays.may_use(strays.mark())) << "memory that is taken now";
     mute_ = false;
     go_.count_down();
-    ASSERT_TRUE(bond_->settle().ok());
-    ASSERT_TRUE(bond_->relay(0).wait_for(bond_->relay(0).streams()).ok());
+    ASSERT_TRUE(carrier_->settle().ok());
+    ASSERT_TRUE(carrier_->relay(0).wait_for(carrier_->relay(0).streams()).ok());
     EXPECT_TRUE(strays.may_use(mark)) << "others may have queued copies while that was waited for";
-    EXPECT_TRUE(bond_->end_reads().ok());
+    EXPECT_TRUE(carrier_->end_reads().ok());
     EXPECT_FALSE(strays.may_use(mark));
 }
 
-TEST_F(BondTest, MemoryStaysForEverIfNobodyKnowsWhetherAFailedHelperReadsIt) {
-    const sh_stream link = bond_->relay(0).streams().of_helper;
+TEST_F(CarrierTest, MemoryStaysForEverIfNobodyKnowsWhetherAFailedHelperReadsIt) {
+    const sh_stream link = carrier_->relay(0).streams().of_helper;
     lose_sight(ones_);
     bool over = true;
-    EXPECT_TRUE(bond_->close_way(0, &over).ok());
+    EXPECT_TRUE(carrier_->close_relay(0, &over).ok());
     EXPECT_FALSE(over);
     const auto* const read = static_cast<const uint8_t*>(ones_.data());
     ones_.reset();
@@ -341,7 +380,7 @@ TEST_F(BondTest, MemoryStaysForEverIfNobodyKnowsWhetherAFailedHelperReadsIt) {
     go_.count_down();
     ASSERT_TRUE(helper_->stream_synchronize(link).ok());  // it reads the memory only now
     EXPECT_EQ(read[kBytes - 1], 1);
-    EXPECT_TRUE(bond_->end_reads().ok()) << "nobody can be asked any more";
+    EXPECT_TRUE(carrier_->end_reads().ok()) << "nobody can be asked any more";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "transfer/bond/running_speed.h"
+#include "transfer/carrier/running_speed.h"
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/bond/running_speed.h"
+#include "transfer/carrier/running_speed.h"
 #include "transfer/lane/lane.h"
 #include "transfer/route/command.h"
 

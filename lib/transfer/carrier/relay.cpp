@@ -1,4 +1,4 @@
-#include "transfer/bond/relay.h"
+#include "transfer/carrier/relay.h"
 
 #include <algorithm>
 #include <string>

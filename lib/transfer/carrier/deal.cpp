@@ -1,4 +1,4 @@
-#include "transfer/bond/deal.h"
+#include "transfer/carrier/deal.h"
 
 #include <algorithm>
 #include <limits>
