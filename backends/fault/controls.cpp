@@ -2,10 +2,12 @@
 #include "fault/fault.h"
 
 #include "fault/call_log.h"
+#include "fault/order.h"
 
 using stagehand::fault::Call;
 using stagehand::fault::call_named;
 using stagehand::fault::latest_log;
+using stagehand::fault::Order;
 
 sh_status sh_fault_arm(const sh_fault_plan* plan) {
     if (!plan || plan->struct_size < sizeof *plan) return SH_ERROR_INVALID_STRUCT;
@@ -51,4 +53,19 @@ uint64_t sh_fault_call_count(const char* name) {
     const auto log = latest_log();
     Call call = Call::device_open;
     return log && name && call_named(name, &call) ? log->count_of(call) : 0;
+}
+
+uint64_t sh_fault_races(void) { return Order::of_process().races(); }
+
+const char* sh_fault_first_race(void) {
+    thread_local std::string text;
+    text = Order::of_process().first();
+    return text.c_str();
+}
+
+void sh_fault_use(sh_stream stream, uint64_t address, uint64_t bytes, uint32_t writes) {
+    const stagehand::fault::Use use{address, bytes, writes != 0};
+    Order& order = Order::of_process();
+    order.operation("use", stream, {&use, 1});
+    if (stream == SH_STREAM_HOST) order.stream_ended(stream);
 }

@@ -13,6 +13,7 @@
  *                               and succeed, and whatever waits or asks whether something has ended fails
  *     delay_us=T                each call is delayed at random by up to this time
  *     delay_seed=N              seed of the random delays
+ *     ordered=1                 accesses that nothing orders are counted: see sh_fault_races()
  * All other options go to the wrapped backend.
  *
  * A call that fails does not call the wrapped backend, except that a stream_synchronize() that fails with
@@ -76,6 +77,22 @@ SH_API uint64_t sh_fault_call_count(const char* call);
 
 /** Returns the number of calls of the member `call` that the wrapped backend has answered without an error. */
 SH_API uint64_t sh_fault_success_count(const char* call);
+
+/**
+ * Returns how often an operation used bytes that another one wrote, or wrote bytes that another one used, without being
+ * ordered after it by a stream, an event or a wait of the host, and how often memory was given back that queued work
+ * may have used. Counts for all devices of the process that were opened with ordered=1.
+ */
+SH_API uint64_t sh_fault_races(void);
+
+/** Returns what sh_fault_races() counted first, or "". Valid until the thread's next call. */
+SH_API const char* sh_fault_first_race(void);
+
+/**
+ * Tells that the work of the engine that was queued on the stream last, or that the host has just done
+ * (SH_STREAM_HOST), uses these bytes, at an address of the device.
+ */
+SH_API void sh_fault_use(sh_stream stream, uint64_t address, uint64_t bytes, uint32_t writes);
 
 #ifdef __cplusplus
 }

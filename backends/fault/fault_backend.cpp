@@ -2,13 +2,16 @@
 #include <stagehand/backend.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
 
 #include "fault/call_log.h"
+#include "fault/order.h"
 #include "fault/settings.h"
 #include "support/last_error.h"
+#include "support/packed.h"
 #include "support/version.h"
 
 namespace stagehand::fault {
@@ -24,6 +27,7 @@ struct Device {
     sh_backend_device* inner = nullptr;
     std::shared_ptr<CallLog> log;
     bool late = false;
+    Order* order = nullptr;  // if it is followed
     sh_status late_status = SH_ERROR_BACKEND;
     mutable std::atomic<bool> gone{false};
 };
@@ -69,6 +73,24 @@ sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*membe
     });
 }
 
+uint64_t at(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+void tell_tiles(Order& order, const char* name, sh_stream stream, const sh_backend_tiles& tiles, bool packs) {
+    const uint64_t bytes = tiles.elements * support::element_bytes(tiles.format);
+    const uint64_t headers = (tiles.elements + SH_BACKEND_TILE_ELEMENTS - 1) / SH_BACKEND_TILE_ELEMENTS * 16;
+    order.operation(name, stream,
+                    std::array{Use{tiles.device, bytes, !packs}, Use{at(tiles.host), bytes, packs},
+                               Use{at(tiles.headers), headers, packs}});
+}
+
+// Tells what a call has done, if it has done anything.
+template <class Tell>
+sh_status followed(sh_backend_device* handle, sh_status status, Tell&& tell) {
+    const Device& device = device_of(handle);
+    if (status < 0 || !device.order || device.gone) return status;
+    return guarded([&]() -> sh_status { return tell(*device.order), status; });
+}
+
 sh_status probe(uint32_t* out_device_count) {
     *out_device_count = kDevices;
     return SH_OK;
@@ -111,6 +133,10 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
         set_latest_log(device->log);
         if (sh_status status = open_wrapped(settings, device.get(), out_info); status < 0) return status;
         device->log->set_open(true);
+        if (settings.ordered) {
+            device->order = &Order::of_process();
+            device->order->device_opened();
+        }
         *out_device = reinterpret_cast<sh_backend_device*>(device.release());
         return SH_OK;
     });
@@ -121,6 +147,7 @@ void device_close(sh_backend_device* handle) {
     if (!device) return;
     device->wrapped->device_close(device->inner);
     device->log->set_open(false);
+    if (device->order) device->order->device_closed();
 }
 
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
@@ -134,7 +161,10 @@ sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t 
 }
 
 sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
-    return pass(device, Call::pages_destroy, &sh_backend::pages_destroy, page_bytes, count, pages);
+    return followed(device, pass(device, Call::pages_destroy, &sh_backend::pages_destroy, page_bytes, count, pages),
+                    [&](Order& order) {
+                        order.pages_destroyed(device, {pages, count});
+                    });
 }
 
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
@@ -142,24 +172,31 @@ sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alig
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
-    return pass(device, Call::range_free, &sh_backend::range_free, address, bytes);
+    return followed(device, pass(device, Call::range_free, &sh_backend::range_free, address, bytes),
+                    [&](Order& order) { order.range_freed(address, bytes); });
 }
 
 sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
                     const sh_backend_page* pages) {
-    return pass(device, Call::pages_map, &sh_backend::pages_map, address, page_bytes, count, pages);
+    return followed(device, pass(device, Call::pages_map, &sh_backend::pages_map, address, page_bytes, count, pages),
+                    [&](Order& order) {
+                        order.pages_mapped(device, address, page_bytes, {pages, count});
+                    });
 }
 
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
-    return pass(device, Call::pages_unmap, &sh_backend::pages_unmap, address, page_bytes, count);
+    return followed(device, pass(device, Call::pages_unmap, &sh_backend::pages_unmap, address, page_bytes, count),
+                    [&](Order& order) { order.pages_unmapped(address, page_bytes, count); });
 }
 
 sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {
-    return pass(device, Call::host_register, &sh_backend::host_register, memory, bytes);
+    return followed(device, pass(device, Call::host_register, &sh_backend::host_register, memory, bytes),
+                    [&](Order& order) { order.host_registered(memory, bytes); });
 }
 
 sh_status host_unregister(sh_backend_device* device, void* memory) {
-    return pass(device, Call::host_unregister, &sh_backend::host_unregister, memory);
+    return followed(device, pass(device, Call::host_unregister, &sh_backend::host_unregister, memory),
+                    [&](Order& order) { order.host_unregistered(memory); });
 }
 
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
@@ -167,19 +204,25 @@ sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t
 }
 
 sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
-    return pass(device, Call::stream_create, &sh_backend::stream_create, out_stream);
+    return followed(device, pass(device, Call::stream_create, &sh_backend::stream_create, out_stream),
+                    [&](Order& order) { order.stream_made(*out_stream); });
 }
 
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream) {
     return pass(device, Call::stream_destroy, &sh_backend::stream_destroy, stream);
 }
 
+// A device that says it is lost has been waited for, too.
 sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
-    return pass(device, Call::stream_synchronize, &sh_backend::stream_synchronize, stream);
+    const sh_status status = pass(device, Call::stream_synchronize, &sh_backend::stream_synchronize, stream);
+    (void)followed(device, status == SH_ERROR_DEVICE_LOST ? SH_OK : status,
+                   [&](Order& order) { order.stream_ended(stream); });
+    return status;
 }
 
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
-    return pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event);
+    return followed(device, pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event),
+                    [&](Order& order) { order.wait(stream, event); });
 }
 
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
@@ -188,7 +231,8 @@ sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(
 }
 
 sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event) {
-    return pass(device, Call::event_create, &sh_backend::event_create, timing, out_event);
+    return followed(device, pass(device, Call::event_create, &sh_backend::event_create, timing, out_event),
+                    [&](Order& order) { order.event_made(*out_event); });
 }
 
 sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
@@ -196,15 +240,20 @@ sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
 }
 
 sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
-    return pass(device, Call::event_record, &sh_backend::event_record, event, stream);
+    return followed(device, pass(device, Call::event_record, &sh_backend::event_record, event, stream),
+                    [&](Order& order) { order.record(event, stream); });
 }
 
 sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
-    return pass(device, Call::event_query, &sh_backend::event_query, event, out_done);
+    return followed(device, pass(device, Call::event_query, &sh_backend::event_query, event, out_done),
+                    [&](Order& order) {
+                        if (*out_done) order.event_ended(event);
+                    });
 }
 
 sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
-    return pass(device, Call::event_synchronize, &sh_backend::event_synchronize, event);
+    return followed(device, pass(device, Call::event_synchronize, &sh_backend::event_synchronize, event),
+                    [&](Order& order) { order.event_ended(event); });
 }
 
 sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
@@ -212,19 +261,33 @@ sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_ba
 }
 
 sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    return pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes);
+    return followed(
+        device, pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes),
+        [&](Order& order) {
+            order.operation("copy_to_device", stream, std::array{Use{to, bytes, true}, Use{at(from), bytes, false}});
+        });
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
-    return pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes);
+    return followed(
+        device, pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes),
+        [&](Order& order) {
+            order.operation("copy_to_host", stream, std::array{Use{at(to), bytes, true}, Use{from, bytes, false}});
+        });
 }
 
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
-    return pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes);
+    return followed(
+        device, pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes),
+        [&](Order& order) {
+            order.operation("copy_on_device", stream, std::array{Use{to, bytes, true}, Use{from, bytes, false}});
+        });
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
-    return pass(device, Call::fill, &sh_backend::fill, stream, to, value, bytes);
+    return followed(device, pass(device, Call::fill, &sh_backend::fill, stream, to, value, bytes), [&](Order& order) {
+        order.operation("fill", stream, std::array{Use{to, bytes, true}});
+    });
 }
 
 uint64_t clock_ns(sh_backend_device* handle) {
@@ -261,7 +324,8 @@ sh_status memory_is_reachable(sh_backend_device* handle, uint64_t address, uint6
 
 sh_status device_synchronize(sh_backend_device* handle) {
     if (device_of(handle).wrapped->device_synchronize)
-        return pass(handle, Call::device_synchronize, &sh_backend::device_synchronize);
+        return followed(handle, pass(handle, Call::device_synchronize, &sh_backend::device_synchronize),
+                        [](Order& order) { order.all_ended(); });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend has no device_synchronize");
 }
 
@@ -273,19 +337,27 @@ sh_status contents_hash(sh_backend_device* handle, sh_stream stream, uint64_t co
 }
 
 sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_packed* packed) {
-    if (device_of(handle).wrapped->unpack) return pass(handle, Call::unpack, &sh_backend::unpack, stream, packed);
+    if (device_of(handle).wrapped->unpack)
+        return followed(handle, pass(handle, Call::unpack, &sh_backend::unpack, stream, packed), [&](Order& order) {
+            const uint64_t from = packed->from + uint64_t(packed->places[0]) * 16;
+            order.operation("unpack", stream,
+                            std::array{Use{packed->to, support::unpacked_bytes(*packed), true},
+                                       Use{from, support::packed_bytes(*packed), false}});
+        });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend unpacks nothing");
 }
 
 sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (device_of(handle).wrapped->pack_tiles)
-        return pass(handle, Call::pack_tiles, &sh_backend::pack_tiles, stream, tiles);
+        return followed(handle, pass(handle, Call::pack_tiles, &sh_backend::pack_tiles, stream, tiles),
+                        [&](Order& order) { tell_tiles(order, "pack_tiles", stream, *tiles, true); });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
 }
 
 sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (device_of(handle).wrapped->unpack_tiles)
-        return pass(handle, Call::unpack_tiles, &sh_backend::unpack_tiles, stream, tiles);
+        return followed(handle, pass(handle, Call::unpack_tiles, &sh_backend::unpack_tiles, stream, tiles),
+                        [&](Order& order) { tell_tiles(order, "unpack_tiles", stream, *tiles, false); });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
 }
 

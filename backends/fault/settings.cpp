@@ -36,13 +36,14 @@ sh_status read_settings(const char* text, Settings* out) {
     };
     std::string wrapped = settings.wrapped_name, fail_call;
     int64_t fail_status = settings.fail_status;
-    uint64_t late = 0;
+    uint64_t late = 0, ordered = 0;
     options.take_text("wrap", &wrapped);
     options.take_text("fail_call", &fail_call);
     take([&] { return read_wrapped(wrapped, &settings); });
     take([&] { return options.take_number("fail_at", &settings.fail_at); });
     take([&] { return options.take_number("fail_count", &settings.fail_count); });
     take([&] { return options.take_number("late", &late); });
+    take([&] { return options.take_number("ordered", &ordered); });
     take([&] { return options.take_signed("fail_status", &fail_status); });
     take([&] { return options.take_duration("delay_us", 1000, &settings.delay_ns); });
     take([&] { return options.take_number("delay_seed", &settings.delay_seed); });
@@ -53,6 +54,7 @@ sh_status read_settings(const char* text, Settings* out) {
     }
     settings.fail_status = static_cast<sh_status>(fail_status);
     settings.late = late != 0;
+    settings.ordered = ordered != 0;
     settings.any_call = fail_call.empty();
     if (!settings.any_call && !call_named(fail_call, &settings.fail_call)) {
         return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_call: '%s' is not a call that can fail", fail_call.c_str());

@@ -102,6 +102,7 @@ void Weights::use(size_t i, sh_stream stream) {
         TRY(run_, sh_mark_dirty, runtime_, ids_[i]);
         truth_[i] = std::make_shared<const std::vector<uint8_t>>(contents(i, ++version_));
         run_.attempt("a change", [&] { return run_.test_device().bytes().write(stream, view.address, *truth_[i]); });
+        run_.used(stream, view.address, truth_[i]->size(), true);
     }
     release(i, stream);
 }
@@ -112,6 +113,7 @@ void Weights::compare(size_t i, const sh_view& view, sh_stream stream) {
     };
     run_.attempt("a comparison",
                  [&] { return run_.test_device().bytes().look(stream, view.address, truth_[i]->size(), look); });
+    run_.used(stream, view.address, truth_[i]->size(), false);
 }
 
 // A release that returns an error may or may not have released the view.
