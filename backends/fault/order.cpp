@@ -1,7 +1,8 @@
 #include "fault/order.h"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "base/plain_format.h"
 
 namespace stagehand::fault {
 
@@ -42,7 +43,7 @@ uint32_t Order::number_of(sh_stream stream) {
 void Order::found(const char* what, const Mark& before, uint64_t address) {
     if (races_++) return;
     char hex[32];
-    std::snprintf(hex, sizeof hex, "%#llx", static_cast<unsigned long long>(address));
+    plain_format(hex, sizeof hex, "%#llx", static_cast<unsigned long long>(address));
     first_ = std::string(what) + " at " + hex + " may come before the end of a " + before.name + " on stream " +
              std::to_string(before.stream);
 }

@@ -78,6 +78,7 @@ std::string Arbiter::claimants(const Member* except) const {
         if (m.guest_depth) add("is a guest with ", m.guest.pages + m.guest.workspace_pages);
         if (!has.empty()) text += "; " + m.tenant->tenant_name() + has;
     }
+    if (lost_) text += "; " + bytes(lost_) + " stay in use until the device is closed, because its driver failed";
     return text;
 }
 

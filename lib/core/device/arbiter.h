@@ -98,7 +98,8 @@ public:
     // Lends up to `most` of the pages that no tenant may hold now, for a moment. Returns 0 if fewer than `least` are
     // there. Tenants that ask meanwhile have so much less.
     uint64_t lend(uint64_t least, uint64_t most) noexcept;
-    void take_back(uint64_t pages) noexcept;
+    // `lost_pages` of them stay in use until the device is closed.
+    void take_back(uint64_t pages, uint64_t lost_pages) noexcept;
 
     uint64_t total_pages() const;
     // Returns SH_ERROR_BUDGET without any change if the needed, protected, reserved and lent pages do not fit.
@@ -238,7 +239,7 @@ private:
     uint64_t total_ = 0;
     uint64_t present_ = UINT64_MAX;
     uint64_t lent_ = 0;      // pages that are lent for a moment
-    uint64_t lost_ = 0;      // pages that tenants have not given back when they left
+    uint64_t lost_ = 0;      // pages that nobody can give back
     uint64_t headroom_ = 0;  // of the whole budget, whether or not it is within reach
     bool overdue_ = false;   // a division failed because host memory was too short
     Journal journal_;

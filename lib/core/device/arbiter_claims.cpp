@@ -138,9 +138,11 @@ uint64_t Arbiter::lend(uint64_t least, uint64_t most) noexcept {
     return pages;
 }
 
-void Arbiter::take_back(uint64_t pages) noexcept {
+void Arbiter::take_back(uint64_t pages, uint64_t lost_pages) noexcept {
     std::lock_guard lock(mutex_);
     lent_ -= pages;
+    lost_ += lost_pages;
+    if (lost_pages) divide_now_or_later(clock_(), true);
 }
 
 }  // namespace stagehand::core

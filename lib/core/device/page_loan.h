@@ -17,8 +17,8 @@ public:
     }
     // The pages have gone back to the pool. The driver gets them, because the plan that follows may want less.
     ~PageLoan() {
-        if (pages_) (void)device_.pool().trim(0).ok();
-        device_.arbiter().take_back(pages_);
+        if (pages_ && !lost_) (void)device_.pool().trim(0).ok();
+        device_.arbiter().take_back(pages_, lost_ ? pages_ : 0);
         device_.brief_loans().end();
     }
     PageLoan(const PageLoan&) = delete;
@@ -26,11 +26,12 @@ public:
 
     uint64_t pages() const { return pages_; }
     // The device may use the pages for ever.
-    void abandon() { pages_ = 0; }
+    void abandon() { lost_ = true; }
 
 private:
     Device& device_;
     uint64_t pages_ = 0;
+    bool lost_ = false;
 };
 
 }  // namespace stagehand::core

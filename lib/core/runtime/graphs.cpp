@@ -62,8 +62,6 @@ Status Graphs::load_own(Unit& unit, Lock& lock) {
         if (unit.stale() && unit.held)
             return Status(SH_ERROR_HELD,
                           parts_.registry.name_of(unit) + " must be loaded again: release its views first");
-        if (unit.load() && !unit.load_queued() && !unit.load()->issued)
-            (void)parts_.loader.wait_issued(unit, lock, 0).ok();  // a failed load is tried again
         bool waited = false;
         SH_TRY(clearance_.make_current(unit, &waited, lock));
         if (waited) continue;
