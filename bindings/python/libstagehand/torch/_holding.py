@@ -220,6 +220,20 @@ class Holding:
             reading.blocks.append(block)
         return True
 
+    @contextmanager
+    def within_node(self, blocks: list[HeldBlock]) -> Iterator[bool]:
+        """Holds blocks for one operation of the node that a backward runs now, which may go on to run another backward.
+        Yields False if no backward runs.
+        """
+        reading = self._readings.get((_graph_task(), threading.get_ident()))
+        before = list(reading.blocks) if reading is not None and reading.node is _node() else []
+        try:
+            yield all([self.read(block) for block in blocks])
+        finally:
+            reading = self._readings.get((_graph_task(), threading.get_ident()))
+            if reading is not None:
+                reading.blocks = [block for block in reading.blocks if block in before or block not in blocks]
+
     def _take_in_backward(self, block: HeldBlock, stream: int | None) -> None:
         block.backward[stream] = self.acquire(block, stream)
         self._backward[block] = None

@@ -17,14 +17,15 @@ import torch
 from ._exit import expect_hooks
 from ._holding import Holding
 from ._kept import Kept, detached, modified
-from ._key import without_key
-from ._subclasses import found_in
+from ._key import closed, has_key, without_key
+from ._subclasses import found_in, is_wrapper
 from ._weights import Weight
 
 _push = torch._C._autograd._push_saved_tensors_default_hooks
 _pop = torch._C._autograd._pop_saved_tensors_default_hooks
 _top = torch._C._autograd._top_saved_tensors_default_hooks
 _clone = torch.Tensor.clone
+_CHECKPOINTS = "torch.utils.checkpoint"  # the module with the hooks of checkpoints
 
 
 class _SavedWeight:
@@ -82,10 +83,16 @@ class SavedTensors:
             copied: torch.Tensor = without_key(_clone, (tensor,), {})
             return copied
 
-    def push(self) -> bool:
-        """Puts the hooks in force if they are not. Returns whether pop() has to be called."""
+    def push(self, by_module: bool = True) -> bool:
+        """Puts the hooks in force if they are not. Returns whether pop() has to be called. A checkpoint counts the
+        weights that its function reads by itself, and not those of modules in it.
+        """
         expect_hooks()
         before = _top(False)
+        if before is not None and not by_module and before[0].__module__ == _CHECKPOINTS:
+            pack, unpack = before
+            _push(lambda tensor: pack(self._closed(tensor)), unpack)
+            return True
         if before is None:
             _push(*self._plain)
             return True
@@ -93,6 +100,13 @@ class SavedTensors:
             return False
         _push(*self._hooks(before))
         return True
+
+    def _closed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gives a saved weight its key, because nodes that use it may run when its block has gone."""
+        if has_key(tensor) or not found_in(tensor, self._weights):
+            return tensor
+        is_plain = not (is_wrapper(tensor) or tensor.is_conj() or tensor.is_neg())
+        return closed(tensor) if is_plain else _clone(tensor)
 
     pop = staticmethod(_pop)
 

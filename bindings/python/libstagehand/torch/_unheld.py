@@ -62,9 +62,13 @@ class UnheldOperations:
 
     def _called(self, operation: Any, args: Any, kwargs: Any) -> Any:
         weights = [weight for value in tree_iter((args, kwargs)) for weight in self.weights_in(value)]
-        blocks = list(dict.fromkeys(weight.block for weight in weights if not weight.block.held()))
-        if not blocks or all([self._holding.read(block) for block in blocks]):  # a node of a backward holds them
+        blocks = list(dict.fromkeys(weight.block for weight in weights if not weight.block.open))
+        if not blocks:
             return self._make(operation, args, kwargs)
+        with self._holding.within_node(blocks) as is_held:
+            if is_held:
+                with self._saving():
+                    return self._make(operation, args, kwargs)
         computes = self._holding.computes()
         if not computes:
             _refuse_special(operation, (args, kwargs), weights)
@@ -87,21 +91,26 @@ class UnheldOperations:
         return found_in(value, self._weights)
 
     def _read(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
-        pushed = False
         if torch.is_grad_enabled():
             self._holding.trained_forward()
             refuse_untold_training(blocks)
-            pushed = self._saved.push()
         try:
-            with self._holding.borrowing(blocks):
+            with self._saving(), self._holding.borrowing(blocks):
                 return tree_map(self._close, self._make(operation, args, kwargs))
         except BudgetError as error:
             if error.status != Status.ERROR_HELD:  # the budget has no room for all blocks at once
                 raise
+        return self._by_source(operation, args, kwargs, blocks)
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Weights that autograd saves for an operation are acquired again when they are needed."""
+        pushed = torch.is_grad_enabled() and self._saved.push(by_module=False)
+        try:
+            yield
         finally:
             if pushed:
                 self._saved.pop()
-        return self._by_source(operation, args, kwargs, blocks)
 
     def _by_source(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
         """Makes an operation with copies of the sources on the device."""

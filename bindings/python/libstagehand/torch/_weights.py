@@ -250,14 +250,16 @@ class HeldBlock:
         return bool(self.forward or self.backward)
 
     def settle(self) -> None:
-        """Opens the weights to operations if the block is held, and closes the weights otherwise."""
-        held = bool(self.forward or self.backward)
+        """Opens the weights to operations while modules hold the block. A backward asks: what a checkpoint makes
+        of weights is used by later nodes too. Only functions of special tensors do not ask.
+        """
+        tensors, opened, closed, special = self._swaps
+        held = bool(self.forward or (self.backward and (special or self.wrappers)))
         if held is self.open:
             return
         self.open = held
         # Modes of the user, and the check of reads, need not see this. The scope costs as much as a weight.
         unseen = torch._C._DisableTorchDispatch() if _modes() else None  # type: ignore[attr-defined]
-        tensors, opened, closed, special = self._swaps
         _each(map(_set_data, tensors, opened if held else closed))
         for place in special:
             place.put_on_device()
