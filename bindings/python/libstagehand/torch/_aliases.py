@@ -12,12 +12,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from weakref import ref
 
 import torch
 
-from ._memory import span_of, strided
+from ._memory import byte_tensor, lazily, sealed, span_of, strided
 from ._subclasses import plain_parts
 from ._weights import Place, Weight, _data
 
@@ -54,32 +54,56 @@ def _is_over(tensor: torch.Tensor, storages: set[int]) -> bool:
         return False
 
 
+class _Seal:
+    """Another storage over the memory of a storage, which other code may move, as multiprocessing does."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.memory = byte_tensor(storage, 0, storage.nbytes())
+        self.sealed = sealed(self.memory)
+
+    def is_moved(self) -> bool:
+        return self.sealed.data_ptr() != self.memory.data_ptr()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
 class Earlier:
     """A tensor that was made over a weight before streaming, like a flat buffer of all weights.
 
     :param place: The tensor of the model whose versions it shares, or None.
+    :param seal: The storage that it has got, or None.
     """
 
-    __slots__ = ("_tensor", "_place", "_version")
+    __slots__ = ("_tensor", "_place", "_version", "seal")
 
-    def __init__(self, tensor: torch.Tensor, place: Place | None) -> None:
+    def __init__(self, tensor: torch.Tensor, place: Place | None, seal: _Seal | None) -> None:
         self._tensor = ref(tensor)
         self._place = place
-        self._version = tensor._version
+        self._version = _version(tensor)
+        self.seal = seal
+
+    def is_moved(self) -> bool:
+        """Whether other code has moved the memory of the tensor, which is a copy then."""
+        return self._tensor() is not None and self.seal is not None and self.seal.is_moved()
 
     def changed(self) -> bool:
         tensor = self._tensor()
-        return tensor is not None and tensor._version != (self._version if self._place is None else self._place.version)
+        before = self._version if self._place is None else self._place.version
+        return tensor is not None and _version(tensor) != before
 
     def note(self) -> None:
         if self._place is not None:
             self._place.note_version()
         elif (tensor := self._tensor()) is not None:
-            self._version = tensor._version
+            self._version = _version(tensor)
 
 
-def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> None:
-    """Finds the tensors over the weights that other code has made before. Weights from files are made by streaming."""
+def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> Callable[[], None]:
+    """Finds the tensors over the weights that other code has made before. Weights from files are made by streaming. The
+    tensors get storages of their own until the function is called that is returned.
+    """
     own = [place.original for weight in weights for place in weight.places]
     own += [part for tensor in model for part in plain_parts(tensor)]
     ours = {id(one): one for tensor in own for one in (tensor, tensor._base) if one is not None}
@@ -99,18 +123,25 @@ def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> None:
             name,
             len([weight for weight in weights if weight.storage._cdata in hidden]) - 1,
         )
+    seals = {
+        key: _Seal(storages[key])
+        for key, tensors in found.items()
+        if tensors and storages[key].device.type == "cpu" and not storages[key].is_shared()
+    }
+    for key, seal in seals.items():
+        for tensor in found[key]:
+            _put_over(tensor, seal.sealed, span_of(tensor)[0])
     for weight in weights:
         for tensor in found.get(weight.storage._cdata, ()):
             begin, end = span_of(tensor)
-            if tensor.is_inference():
-                continue  # it has no version that would tell of a change
             if begin < weight.storage_offset + weight.bytes and end > weight.storage_offset:
                 place = next((place for place in weight.places if _share_versions(place, tensor)), None)
-                weight.earlier.append(Earlier(tensor, place))
+                weight.earlier.append(Earlier(tensor, place, seals.get(weight.storage._cdata)))
+    return lambda: _put_back([(seal.sealed, seal.memory) for seal in seals.values() if not seal.is_moved()])
 
 
 def _share_versions(place: Place, tensor: torch.Tensor) -> bool:
-    if not place.counted or place.tensor._version != tensor._version:
+    if not place.counted or place.tensor._version != _version(tensor):
         return False
     with torch.autograd._unsafe_preserve_version_counter(place.tensor):  # type: ignore[attr-defined]
         torch.autograd.graph.increment_version(place.tensor)
@@ -123,12 +154,16 @@ def others_over(weight: Weight, weights: Iterable[Weight]) -> list[torch.Tensor]
         own = [weight.memory, weight.host, weight.given, weight.copied]
         for place in weight.places:
             own += [place.tensor, place.original, place.given, place.open, place.closed]
+        seals = _seals(weight)
+        for seal in seals:
+            own += [seal.memory, seal.sealed]
         ours = {id(tensor) for tensor in own}
         storages = {_storage(memory)._cdata: _storage(memory) for memory in _memories(weight)}
         count = sum(map(use_count, storages.values()))
         known = len({id(tensor) for tensor in own if tensor is not None and _is_over(tensor, set(storages))})
-        # A storage for other code keeps the one of the source.
+        # Storages for other code keep the one of the source.
         known += sum(_is_given(one) and _storage(one.host)._cdata in storages for one in weights)
+        known += sum(_storage(seal.memory)._cdata in storages for seal in seals)
         if count == known:
             return []
         found = [tensor for tensor in tensors_over(storages.values(), count) if id(tensor) not in ours]
@@ -147,9 +182,16 @@ def _is_given(weight: Weight) -> bool:
     return weight.given is not None and weight.given.data_ptr() == weight.host.data_ptr()
 
 
+def _seals(weight: Weight) -> list[_Seal]:
+    """Returns the storages for earlier tensors that are over the source."""
+    seals = {id(one.seal): one.seal for one in weight.earlier if one.seal is not None and not one.seal.is_moved()}
+    return list(seals.values())
+
+
 def _memories(weight: Weight) -> list[torch.Tensor]:
     given = [weight.given] if weight.given is not None and _is_given(weight) else []
-    return [weight.memory, weight.host, *given]
+    sealed = [byte_tensor(_storage(one.sealed), weight.storage_offset, weight.bytes) for one in _seals(weight)]
+    return [weight.memory, weight.host, *given, *sealed]
 
 
 def leave(weight: Weight, others: list[torch.Tensor]) -> None:
@@ -164,23 +206,31 @@ def leave(weight: Weight, others: list[torch.Tensor]) -> None:
                 continue  # the source of another weight
             if tensor.device not in copies:
                 copies[tensor.device] = weight.source().to(tensor.device, copy=True)
-            _data.__set__(tensor, strided(copies[tensor.device], begin - first, tensor))
+            _put_over(tensor, copies[tensor.device], begin - first)
+
+
+def _put_over(tensor: torch.Tensor, memory: torch.Tensor, offset: int) -> None:
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        _data.__set__(tensor, lazily(strided(memory, offset, tensor), tensor))
+
+
+def _put_back(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Puts the tensors over the storage of the first tensor of bytes of each pair over that of the second."""
+    storages = [_storage(one) for one, _ in pairs]
+    over = {_storage(one)._cdata: (int(one.storage_offset()), memory) for one, memory in pairs}
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor in tensors_over(storages) if storages else ():
+            first, memory = over[_storage(tensor)._cdata]
+            _put_over(tensor, memory, span_of(tensor)[0] - first)
 
 
 def rejoin(weights: Iterable[Weight]) -> None:
     """Puts the tensors over sources that other code has got over the storages of the sources, as streaming ends. Arrays
     and the like that were made of these tensors keep pointing to the same bytes.
     """
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        given: dict[int, Weight] = {}
-        for weight in weights:
-            own = {id(one) for one in (weight.given, *(place.given for place in weight.places)) if one is not None}
-            if weight.given is not None and _is_given(weight) and use_count(_storage(weight.given)) > len(own):
-                given[_storage(weight.given)._cdata] = weight
-        if not given:
-            return
-        for tensor in tensors_over([_storage(weight.given) for weight in given.values() if weight.given is not None]):
-            weight = given[_storage(tensor)._cdata]
-            assert weight.given is not None
-            begin, _ = span_of(tensor)
-            _data.__set__(tensor, strided(weight.host, begin - int(weight.given.storage_offset()), tensor))
+    pairs = []
+    for weight in weights:
+        own = {id(one) for one in (weight.given, *(place.given for place in weight.places)) if one is not None}
+        if weight.given is not None and _is_given(weight) and use_count(_storage(weight.given)) > len(own):
+            pairs.append((weight.given, weight.host))
+    _put_back(pairs)

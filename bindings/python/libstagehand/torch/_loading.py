@@ -59,7 +59,7 @@ class Updates:
         for place in changed:
             place.note_source()
         self._load_anew(overwritten)
-        refuse_unseen(changed)
+        _refuse_unseen(changed)
         for place in changed:
             if place.weight.block.trained != place.trained:
                 raise RuntimeError(
@@ -67,6 +67,7 @@ class Updates:
                     "The steps have overwritten that change: read the weight again before you change it"
                 )
         self._load_anew(changed)
+        _refuse_moved(changed)
 
     def _load_anew(self, places: list[Place]) -> None:
         blocks = {place.weight.block: None for place in places}
@@ -85,7 +86,20 @@ class Updates:
             scope.close()
 
 
-def refuse_unseen(changed: Iterable[Place]) -> None:
+def _refuse_moved(changed: Iterable[Place]) -> None:
+    for place in changed:
+        if any(tensor.is_moved() for tensor in place.weight.earlier):
+            raise changed_elsewhere(place.name)
+
+
+def refuse_lost(changed: Iterable[Place]) -> None:
+    """Raises an error as streaming ends if tensors were changed whose changes the weights do not get."""
+    places = list(changed)
+    _refuse_unseen(places)
+    _refuse_moved(places)
+
+
+def _refuse_unseen(changed: Iterable[Place]) -> None:
     """Raises an error if tensors were changed from which a source cannot get the change."""
     for place in changed:
         weight = place.weight

@@ -49,6 +49,12 @@ def strided(memory: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tens
     return made.set_(memory.untyped_storage(), first // like.element_size(), like.size(), like.stride())
 
 
+def lazily(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Conjugates and negates a tensor as lazily as another one is."""
+    made = torch._conj(made) if like.is_conj() else made
+    return torch._neg_view(made) if like.is_neg() else made
+
+
 def byte_tensor(storage: torch.UntypedStorage, offset: int, bytes: int) -> torch.Tensor:
     """Returns a range of a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, offset, (bytes,), (1,))

@@ -34,7 +34,7 @@ from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompil
 from ._host_sources import adopt, make_sources
 from ._key import compiled_use, is_compiling, own
 from ._kinds import StepKinds
-from ._loading import LoadedInto, LoadInto, Updates, loaded, refuse_unseen
+from ._loading import LoadedInto, LoadInto, Updates, loaded, refuse_lost
 from ._mappings import Mappings
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
@@ -201,7 +201,7 @@ class Streamed(Residency, TrainingCalls, Source):
             raise ValueError(f"{type(self.module).__name__} has no parameter or buffer to stream")
         self._weights, self._entries = make_weights(streamed, place)
         self._places = [place for weight in self._weights for place in weight.places]
-        find_earlier(self._weights, (one.tensor for one in found))
+        self._undo.callback(find_earlier(self._weights, (one.tensor for one in found)))
         return left
 
     def _divide(self, divider: Divider, budget: int | None, trained: bool) -> None:
@@ -414,7 +414,7 @@ class Streamed(Residency, TrainingCalls, Source):
         """Gives up memory that would otherwise live as long as this object."""
         self._copies.ended = True
         for weight in self._weights:
-            del weight.host, weight.given, weight.memory, weight.storage
+            del weight.host, weight.given, weight.memory, weight.storage, weight.earlier
             for place in weight.places:
                 del place.original, place.given, place.open, place.closed
 
@@ -424,7 +424,7 @@ class Streamed(Residency, TrainingCalls, Source):
             loaded(self._entries, self._updates)
             self._updates.end_all()
             self.runtime.write_back()
-            refuse_unseen(place for place in self._places if place.weight.earlier and place.source_changed())
+            refuse_lost(place for place in self._places if place.weight.earlier and place.source_changed())
         finally:
             self._holding.ended = True
             if self._torch_device.type == "cuda":

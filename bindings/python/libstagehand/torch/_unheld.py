@@ -22,7 +22,7 @@ from ._holding import Holding
 from ._hooks import refuse_untold_training
 from ._key import closed, compiled_use, has_key, is_compiling, without_key, written
 from ._loading import Updates
-from ._memory import strided
+from ._memory import lazily, strided
 from ._plainly import plainly
 from ._saved import SavedTensors
 from ._subclasses import ENTRY, found_in, is_wrapper
@@ -171,7 +171,7 @@ class UnheldOperations:
             for place in weight.places:
                 if place.original.dtype == view.dtype:  # so that a change is seen, it shares the versions of the data
                     shared = torch.as_strided(place.host(), made.size(), made.stride(), made.storage_offset())
-                    made = _lazily(shared, view)
+                    made = lazily(shared, view)
                     break
         return made.requires_grad_(view.requires_grad)
 
@@ -179,7 +179,7 @@ class UnheldOperations:
         """Returns the same view of the source, or of a copy of the source."""
         (weight,) = self.weights_in(value)
         offset = int(value.storage_offset() * value.element_size() - weight.memory.storage_offset())
-        return _lazily(strided(weight.source() if source is None else source, offset, value), value)
+        return lazily(strided(weight.source() if source is None else source, offset, value), value)
 
     def _from_source(self, value: Any) -> Any:
         if not self.weights_in(value) or is_wrapper(value):
@@ -312,12 +312,6 @@ def _may_view(operation: Any) -> bool:
         and operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
         and any(result.alias_info is not None for result in operation._schema.returns)
     )
-
-
-def _lazily(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Conjugates and negates a tensor as lazily as another one is."""
-    made = torch._conj(made) if like.is_conj() else made
-    return torch._neg_view(made) if like.is_neg() else made
 
 
 def _address(tensor: torch.Tensor) -> int:
