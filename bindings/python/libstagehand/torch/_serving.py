@@ -175,8 +175,8 @@ class ServedTensors:
         self._classes: dict[type, type] = {}
         # Makes the operations on wrappers that are not held.
         self.unheld: Operation = None  # type: ignore[assignment]
-        # Gives a weight other contents.
-        self.replace: Callable[[Place, torch.Tensor], None] = None  # type: ignore[assignment]
+        # Gives a weight other contents. The last argument tells whether they are in the source already.
+        self.replace: Callable[[Place, torch.Tensor, bool], None] = None  # type: ignore[assignment]
         # Each special tensor, with the class that it has while modules run, and the class that it has otherwise.
         self._special: list[tuple[torch.Tensor, type, type]] = []
         self._special_classes: dict[type, type] = {}
@@ -225,14 +225,18 @@ class ServedTensors:
                 return
             place = entry.places[0]
             # `tensor.data += 1` assigns the tensor that it got before.
-            if _is_over(value, place.host()) or _is_over(value, place.open):
+            if _is_over(value, place.open):
+                return
+            if _is_over(value, place.host()):
+                if not (entry.special or entry.held() or place.weight.fixed):
+                    self.replace(place, value, True)
                 return
             if entry.special or entry.held() or (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
                 raise RuntimeError(
                     f"{entry.name} is streamed, so its data cannot be replaced: "
                     "change the data in place, or by load_state_dict(), or before streaming"
                 )
-            self.replace(place, value)  # the weight keeps its memory, and its source gets the values
+            self.replace(place, value, False)  # the weight keeps its memory, and its source gets the values
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
             entry: Entry | None = tensor.__dict__.get(ENTRY)

@@ -272,13 +272,14 @@ class UnheldOperations:
                 self.replace(place, made)
         return changed
 
-    def replace(self, place: Place, value: torch.Tensor) -> None:
+    def replace(self, place: Place, value: torch.Tensor, is_over_source: bool = False) -> None:
         """Gives a weight other contents, as `weight.data = value` does. Tensors that were made from the weight before
-        keep the contents so far.
+        keep the contents so far. A tensor over the source may have been changed without its version: `other =
+        weight.float(); other.data -= 1; weight.data = other`.
         """
         weight = place.weight
         _refuse_write("set_data", weight, by_itself=False)
-        if len(weight.places) > 1:
+        if len(weight.places) > 1 and not is_over_source:
             names = ", ".join(other.name for other in weight.places if other is not place)
             raise RuntimeError(
                 f"{place.name} is streamed and shares memory with {names}, so its data cannot be replaced: "
@@ -286,7 +287,7 @@ class UnheldOperations:
             )
         with torch.no_grad():
             value = value.to("cpu", copy=True)  # it may be a tensor over the weight
-            others = others_over(weight, self._weights.values())
+            others = [] if is_over_source else others_over(weight, self._weights.values())
             with self._writing([weight]):
                 leave(weight, others)
                 strided(weight.host, place.offset, place.original).copy_(value)

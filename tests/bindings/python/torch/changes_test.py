@@ -32,7 +32,14 @@ def copied(weight, net):
     weight.data.copy_(weight.data * 2)
 
 
-@pytest.mark.parametrize("change", [data, augmented, detached, of_state, copied])
+def assigned(weight, net):
+    """As adapters of peft take their part from a weight."""
+    other = weight.to(torch.float32)
+    other.data *= 2
+    weight.data = other
+
+
+@pytest.mark.parametrize("change", [data, augmented, detached, of_state, copied, assigned])
 @pytest.mark.parametrize("resident", [False, True])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_what_is_written_to_the_source_is_computed_with(device, net, tokens, change, resident, mode):

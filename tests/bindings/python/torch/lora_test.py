@@ -96,14 +96,16 @@ def test_merged_weights_are_in_the_model_at_the_end(device, model):
         assert torch.equal(model(input_ids=ids).logits, resident(input_ids=ids).logits)
 
 
-def test_adapters_that_come_while_streaming_are_trained(device):
-    """A model without adapters is streamed, then peft adds some."""
+@pytest.mark.parametrize("init", [False, "olora", "pissa"])
+def test_adapters_that_come_while_streaming_are_trained(device, init):
+    """A model without adapters is streamed, then peft adds some, which may take their part from the weights."""
     ids = torch.randint(5, 90, (2, 9))
     base = llama().requires_grad_(False)
 
     def gradients(base):
         torch.manual_seed(5)
-        model = peft.get_peft_model(base, adapter(4)).eval()
+        config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=init)
+        model = peft.get_peft_model(base, config).eval()
         model(input_ids=ids).logits.square().mean().backward()
         return [one.grad for one in model.parameters() if one.requires_grad]
 
