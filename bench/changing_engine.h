@@ -47,7 +47,7 @@ public:
         CHECK(sh_stream_synchronize(model_.device, stream_));
         CHECK(sh_device_get_clock(model_.device, &began));
         for (int step = 0; step < steps; step++) {
-            CHECK(sh_step_begin(model_.runtime));
+            CHECK(sh_step_begin(model_.runtime, nullptr));
             for (const sh_use& use : uses_) {
                 sh_view view = SH_VIEW_INIT;
                 CHECK(sh_acquire(model_.runtime, use.block, stream_, 0, &view));

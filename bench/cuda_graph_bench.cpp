@@ -131,7 +131,7 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, con
     subject.uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), false);
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     const Result eager = subject.measure([&] {
-        CHECK(sh_step_begin(model.runtime));
+        CHECK(sh_step_begin(model.runtime, nullptr));
         subject.pass();
         CHECK(sh_step_end(model.runtime));
     });

@@ -64,7 +64,7 @@ struct Model {
     Model(const Model&) = delete;
 
     void step() const {
-        CHECK(sh_step_begin(runtime));
+        CHECK(sh_step_begin(runtime, nullptr));
         for (const sh_block block : blocks) {
             sh_view view = SH_VIEW_INIT;
             CHECK(sh_acquire(runtime, block, stream, 0, &view));

@@ -50,7 +50,7 @@ struct Resident : bench::Model {
         schedule(0, false);
         CHECK(sh_plan(runtime, nullptr, nullptr));
         for (int step = 0; step < 3; step++) {  // the first step measures compute times
-            CHECK(sh_step_begin(runtime));
+            CHECK(sh_step_begin(runtime, nullptr));
             for (const sh_block block : blocks) {
                 sh_view view = SH_VIEW_INIT;
                 CHECK(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
@@ -58,7 +58,7 @@ struct Resident : bench::Model {
             }
             CHECK(sh_step_end(runtime));
         }
-        CHECK(sh_step_begin(runtime));
+        CHECK(sh_step_begin(runtime, nullptr));
         std::mt19937_64 random(1);
         for (size_t i = 0; i < kHot; i++) hot.push_back(blocks[random() % blocks.size()]);
     }

@@ -132,7 +132,7 @@ struct Model {
                 CHECK(sh_stream_synchronize(device, stream));
                 CHECK(sh_device_get_clock(device, &began));
             }
-            CHECK(sh_step_begin(runtime));
+            CHECK(sh_step_begin(runtime, nullptr));
             for (const sh_use& use : uses) {
                 sh_view view = SH_VIEW_INIT;
                 CHECK(sh_acquire(runtime, use.block, stream, 0, &view));

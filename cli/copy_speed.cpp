@@ -70,7 +70,7 @@ public:
         check(sh_invalidate_blocks(runtime_.get(), blocks_.data(), blocks_.size()), doing);
         const std::uint64_t begin = device_clock_ns(device_);
         std::uint64_t end = begin;
-        check(sh_step_begin(runtime_.get()), doing);
+        check(sh_step_begin(runtime_.get(), nullptr), doing);
         for (const sh_block block : blocks_) {
             acquire(block);
             end = device_clock_ns(device_);

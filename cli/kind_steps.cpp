@@ -14,7 +14,7 @@ constexpr int cycles = 4;
 
 void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind, const std::vector<sh_use>& uses,
                bool plans) {
-    check(sh_step_begin_kind(runtime, kind.name.c_str()), "a step");
+    check(sh_step_begin(runtime, kind.name.c_str()), "a step");
     for (const sh_use& use : uses) {
         sh_view view = SH_VIEW_INIT;
         check(sh_acquire(runtime, use.block, stream.handle(), 0, &view), "a block");

@@ -93,7 +93,7 @@ void StreamingSession::fail(sh_status status, std::size_t block) const {
 }
 
 bool StreamingSession::step(const Visit& visit) {
-    check(sh_step_begin(runtime_.get()), "cannot begin a step");
+    check(sh_step_begin(runtime_.get(), nullptr), "cannot begin a step");
     bool complete = true;
     for (std::size_t i = 0; i < uses_.size(); ++i) {
         if (interrupted() != 0) {

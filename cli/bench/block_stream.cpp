@@ -119,13 +119,13 @@ void BlockStream::queue_uses() {
 }
 
 void BlockStream::queue_step() {
-    check(sh_step_begin(runtime_.get()), name_);
+    check(sh_step_begin(runtime_.get(), nullptr), name_);
     queue_uses();
     check(sh_step_end(runtime_.get()), name_);
 }
 
 bool BlockStream::step() {
-    check(sh_step_begin(runtime_.get()), name_);
+    check(sh_step_begin(runtime_.get(), nullptr), name_);
     bool complete = true;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         if (interrupted() != 0) {

@@ -70,7 +70,7 @@ int main(void) {
 
     enum { STEPS = 3 };
     for (int step = 0; step < STEPS; step++) { /* nothing here waits for the device */
-        SH(sh_step_begin(runtime));
+        SH(sh_step_begin(runtime, NULL));
         for (int layer = 0; layer < LAYERS; layer++) {
             sh_view view = SH_VIEW_INIT;
             SH(sh_acquire(runtime, blocks[layer], (sh_stream)(uintptr_t)stream, 0, &view));

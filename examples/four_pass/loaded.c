@@ -142,7 +142,7 @@ static bool let_time_pass(struct machine* machine, struct error* error) {
 bool loaded_run(struct loaded* loaded, struct error* error) {
     struct machine* const machine = loaded->machine;
 
-    if (!succeeded(sh_step_begin(loaded->runtime), loaded->model->name, error)) return false;
+    if (!succeeded(sh_step_begin(loaded->runtime, NULL), loaded->model->name, error)) return false;
     for (struct block* block = loaded->blocks; block < loaded->blocks + loaded->count; block++) {
         sh_view view = SH_VIEW_INIT;
         if (!succeeded(sh_acquire(loaded->runtime, block->id, machine->stream, 0, &view), loaded->model->name, error) ||

@@ -158,7 +158,7 @@ void weights_close(struct weights* weights) {
 }
 
 bool weights_step_begin(struct weights* weights, struct error* error) {
-    const sh_status status = sh_step_begin(weights->runtime);
+    const sh_status status = sh_step_begin(weights->runtime, NULL);
     return status >= 0 || blocks_error(error, "beginning a step", status);
 }
 
@@ -236,7 +236,8 @@ static bool gather_from(struct weights* weights, const uint32_t* shards, size_t 
         sh_acquire_many(weights->runtime, weights->chunk, shard_count, SH_STREAM_HOST, 0, weights->views);
     if (status < 0) return blocks_error(error, "acquiring rows of the word table", status);
     for (size_t i = 0; i < shard_count; i++) copy_rows(weights, shards[i], &weights->views[i], ids, count, rows);
-    status = sh_release_many(weights->runtime, weights->chunk, shard_count, SH_STREAM_HOST);
+    for (size_t i = 0; i < shard_count && status >= 0; i++)
+        status = sh_release(weights->runtime, weights->chunk[i], SH_STREAM_HOST);
     return status >= 0 || blocks_error(error, "releasing rows of the word table", status);
 }
 

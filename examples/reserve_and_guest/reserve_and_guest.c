@@ -76,7 +76,7 @@ static void destroy(struct model* model) {
 /* One pass over a model. It compares every byte instead of computing. */
 static void step(const struct model* model) {
     unsigned char* there = allocate(LAYER_BYTES);
-    check(sh_step_begin(model->runtime));
+    check(sh_step_begin(model->runtime, NULL));
     for (int i = 0; i < model->layers; ++i) {
         sh_view view = SH_VIEW_INIT;
         check(sh_acquire(model->runtime, model->blocks[i], SH_STREAM_HOST, 0, &view));

@@ -118,7 +118,7 @@ static sh_block* register_model(sh_runtime* model, int file, const struct tensor
 /* One pass over the model. It compares every byte with the file instead of computing. */
 static uint64_t step(sh_runtime* model, const sh_block* blocks, int file, const struct tensor* pieces, size_t count) {
     uint64_t total = 0;
-    check(sh_step_begin(model));
+    check(sh_step_begin(model, NULL));
     for (size_t i = 0; i < count; ++i) {
         const uint64_t bytes = pieces[i].bytes;
         unsigned char *there = allocate(bytes, 1), *wanted = allocate(bytes, 1);

@@ -103,6 +103,7 @@ SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block
 /**
  * Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
  * are skipped.
+ * @param blocks NULL with a count of 0: all blocks of the runtime.
  * @retval SH_OK                  The sources have the contents.
  * @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
  *                                written.
@@ -112,14 +113,6 @@ SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/**
- * Calls sh_write_back() for all blocks of the runtime.
- * @retval SH_OK All sources have the contents. The errors are those of sh_write_back().
- * @blocks Until the contents are written.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_write_back_all(sh_runtime* runtime);
 
 #ifdef __cplusplus
 }

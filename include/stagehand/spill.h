@@ -198,7 +198,7 @@ enum {
  *                   A tensor that leaves later is copied after the work that is queued there then, on the streams of
  *                   all tickets that share the copy. The stream must exist until the ticket is collected or released.
  * @param flags      0, SH_SPILL_NOW or SH_SPILL_KEEP.
- * @param out_ticket Valid with SH_OK and SH_KEPT until its last sh_ticket_release().
+ * @param out_ticket Valid with SH_OK and SH_KEPT until sh_ticket_release().
  * @retval SH_OK                     The tensor is leaving, or shares the copy of a tensor that has left.
  * @retval SH_KEPT                   The tensor stays for now.
  * @retval SH_ERROR_INVALID_ARGUMENT The description is impossible. The text names the field.
@@ -247,12 +247,11 @@ typedef struct sh_ticket_info {
     uint64_t bytes;              /**< Size of the device memory that sh_restore() fills. */
     uint64_t offset;             /**< Offset in that memory, in bytes, of the element whose indices are all 0. */
     uint64_t copy;               /**< Number of the copy. Tickets with the same number share it. */
-    uint64_t references;         /**< Number of sh_ticket_release() calls that end the ticket. */
     uint64_t prefetched_address; /**< The memory of sh_prefetch_spilled(). 0: none. */
 } sh_ticket_info;
 
 #define SH_TICKET_INFO_INIT \
-    { sizeof(sh_ticket_info), 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_ticket_info), 0, 0, 0, 0, 0 }
 static inline void sh_ticket_info_init(sh_ticket_info* info) {
     const sh_ticket_info initial = SH_TICKET_INFO_INIT;
     *info = initial;
@@ -337,23 +336,14 @@ SH_API SH_MUST_CHECK sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh
                                                    const uint64_t* addresses, uint64_t count, sh_stream stream);
 
 /**
- * Adds a reference to a ticket, for another holder that will release it.
- * @retval SH_OK The ticket has one reference more.
- * @blocks Never.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket);
-
-/**
- * Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
- * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other
- * tickets share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
- * sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is
- * under way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are
- * an error.
- * @retval SH_OK                The reference is taken back.
- * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
- *                              back, and the caller keeps the memory.
+ * Ends a ticket. The caller may then give back the memory of its sh_spill() and of its prefetch: the streams of these
+ * calls wait for copies that still use the memory. If other tickets share the copy, the memory belongs to the copy
+ * until the last of these tickets has ended, or until sh_spiller_collect() has named it. The stream of each of these
+ * tickets waits once for a copy to the host that is under way, when the last ticket that was saved on it ends. Tickets
+ * that have ended and tickets of another spiller are an error.
+ * @retval SH_OK                The ticket has ended.
+ * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The ticket has ended,
+ *                              and the caller keeps the memory.
  * @blocks Never, except for SH_STREAM_HOST, for the default stream of another thread, for copies that are not pinned,
  *         and after an error of the driver.
  * \since 0.2

@@ -23,7 +23,7 @@ inline namespace abi0 {
 // SH_ERROR_INVALID_HANDLE then.
 class Ticket {
 public:
-    // Takes ownership of one reference.
+    // Takes ownership of the ticket.
     Ticket(sh_spiller* spiller, sh_ticket ticket, bool stayed = false) noexcept
         : spiller_(spiller), ticket_(ticket), stayed_(stayed) {}
     Ticket(Ticket&& other) noexcept
@@ -55,12 +55,7 @@ public:
     sh_status restore(std::uint64_t address, sh_stream stream) const {
         return check(sh_restore(spiller_, ticket_, address, stream));
     }
-    // Returns another reference to the ticket.
-    Ticket retain() const {
-        check(sh_ticket_retain(spiller_, ticket_));
-        return Ticket(spiller_, ticket_, stayed_);
-    }
-    // Takes the reference back now. The reference is taken back even if this throws.
+    // Ends the ticket now. It has ended even if this throws.
     void release() {
         if (sh_spiller* spiller = std::exchange(spiller_, nullptr)) {
             check(sh_ticket_release(spiller, std::exchange(ticket_, sh_ticket(0))));

@@ -159,9 +159,10 @@ private:
 // A step that is under way. The destructor ends the step.
 class Step {
 public:
-    explicit Step(sh_runtime* runtime) : runtime_(runtime) { check(sh_step_begin(runtime)); }
-    // A step of the kind with that name: see sh_step_begin_kind().
-    Step(sh_runtime* runtime, const char* kind) : runtime_(runtime) { check(sh_step_begin_kind(runtime, kind)); }
+    // `kind`: see sh_step_begin().
+    explicit Step(sh_runtime* runtime, const char* kind = nullptr) : runtime_(runtime) {
+        check(sh_step_begin(runtime, kind));
+    }
     Step(sh_runtime* runtime, const std::string& kind) : Step(runtime, kind.c_str()) {}
     Step(Step&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)) {}
     Step& operator=(Step&& other) noexcept {
@@ -313,10 +314,6 @@ public:
         if (status == SH_NOT_READY) return std::nullopt;
         return Views(runtime_, stream, std::move(views));
     }
-    // This function is for views that were acquired through the C interface.
-    void release_many(Span<const sh_block> blocks, sh_stream stream) {
-        check(sh_release_many(runtime_, blocks.data(), blocks.size(), stream));
-    }
     void prefetch(Span<const sh_block> blocks) { check(sh_prefetch(runtime_, blocks.data(), blocks.size())); }
     void forget(sh_stream stream) { check(sh_stream_forget(runtime_, stream)); }
 
@@ -328,9 +325,11 @@ public:
     }
     SourceUpdate update_sources(Span<const sh_block> blocks) { return SourceUpdate(runtime_, blocks); }
     void mark_dirty(sh_block block) { check(sh_mark_dirty(runtime_, block)); }
-    // An empty set writes nothing back here, but it means all blocks in the C interface.
-    void write_back(Span<const sh_block> blocks) { check(sh_write_back(runtime_, blocks.data(), blocks.size())); }
-    void write_back_all() { check(sh_write_back_all(runtime_)); }
+    // An empty set writes nothing back.
+    void write_back(Span<const sh_block> blocks) {
+        if (blocks.size()) check(sh_write_back(runtime_, blocks.data(), blocks.size()));
+    }
+    void write_back_all() { check(sh_write_back(runtime_, nullptr, 0)); }
 
     Protection protect(Span<const sh_block> blocks) { return Protection(runtime_, blocks); }
     // The library does not take this runtime's device memory for other runtimes until the scope ends.

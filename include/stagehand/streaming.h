@@ -1,7 +1,7 @@
 /*
  * Streaming: the calls of an engine's step. A step is one pass over the model, or a forward and a backward pass:
  *
- *     sh_step_begin(rt);
+ *     sh_step_begin(rt, NULL);
  *     for each block:
  *         sh_acquire(rt, block, stream, 0, &view);
  *         launch(stream, view.address);
@@ -52,7 +52,14 @@ enum {
  * Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
  * another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
  * step is under way after an error.
+ *
+ * Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
+ * same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
+ * its own. The runtime also tells kinds apart by itself, but does so sooner and better if the engine names them. It
+ * keeps eight kinds. Another one takes the place of the kind that was used least recently.
+ * @param kind The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
  * @retval SH_OK                         The step is under way.
+ * @retval SH_ERROR_INVALID_ARGUMENT     The name is empty or too long.
  * @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
  *                                       see sh_pause().
  * @retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
@@ -66,20 +73,7 @@ enum {
  * @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime);
-
-/**
- * Begins a step like sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
- * same blocks in the same order, as a rule, and compute about as long. The runtime also tells kinds apart by itself,
- * but does so sooner and better if the engine names them. Kinds that alternate get one plan, and each kind has an order
- * of its own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
- * @param kind The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
- * @retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
- * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
- * @blocks As sh_step_begin().
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind);
+SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime, const char* kind);
 
 /**
  * A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
@@ -88,7 +82,7 @@ SH_API SH_MUST_CHECK sh_status sh_step_begin_kind(sh_runtime* runtime, const cha
 typedef struct sh_kind_info {
     uint32_t struct_size;
     uint32_t planned; /**< 1: the plan in force was made for this kind, alone or with others. The times are 0 if not. */
-    char name[64];    /**< The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself. */
+    char name[64];    /**< The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself. */
     uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
                            told apart in some steps only, and only these steps are counted. */
     uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
@@ -204,15 +198,6 @@ SH_API SH_MUST_CHECK sh_status sh_acquire_many(sh_runtime* runtime, const sh_blo
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream);
-
-/**
- * Calls sh_release() for each block of a set. The call goes on after an error and returns the first one.
- * @retval SH_OK All views are released. The errors are those of sh_release().
- * @blocks As sh_release().
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
-                                               sh_stream stream);
 
 /**
  * Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks

@@ -179,16 +179,9 @@ sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t co
         LockedRuntime at;
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
+        if (!blocks && !count) return at.runtime->write_back_all(at.lock);
         SH_TRY(take_blocks(blocks, count, &ids));
         return at.runtime->write_back(ids, at.lock);
-    });
-}
-
-sh_status sh_write_back_all(sh_runtime* runtime) {
-    return guarded([&] {
-        LockedRuntime at;
-        SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->write_back_all(at.lock);
     });
 }
 

@@ -155,10 +155,6 @@ sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh_ticket* tickets, con
     });
 }
 
-sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket) {
-    return with_spiller(spiller, [&](core::Spiller& at) { return at.retain(ticket); });
-}
-
 sh_status sh_ticket_release(sh_spiller* spiller, sh_ticket ticket) {
     return with_spiller(spiller, [&](core::Spiller& at) { return at.release(ticket); });
 }

@@ -19,15 +19,7 @@ Status check_flags(uint32_t flags) {
 
 extern "C" {
 
-sh_status sh_step_begin(sh_runtime* runtime) {
-    return guarded([&] {
-        LockedRuntime at;
-        SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->step_begin(nullptr, at.lock);
-    });
-}
-
-sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind) {
+sh_status sh_step_begin(sh_runtime* runtime, const char* kind) {
     return guarded([&] {
         if (kind && (!*kind || std::strlen(kind) >= sizeof(sh_kind_info::name)))
             return Status(SH_ERROR_INVALID_ARGUMENT,
@@ -104,21 +96,6 @@ sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream) {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return at.runtime->release(block, at.runtime->name_of_stream(stream), at.lock);
-    });
-}
-
-sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count, sh_stream stream) {
-    return guarded([&] {
-        std::span<const sh_block> ids;
-        SH_TRY(take_blocks(blocks, count, &ids));
-        LockedRuntime at;
-        SH_TRY(find_runtime(runtime, &at));
-        Status first;
-        for (const sh_block block : ids) {
-            Status status = at.runtime->release(block, at.runtime->name_of_stream(stream), at.lock);
-            if (first.ok() && !status.ok()) first = status;
-        }
-        return first;
     });
 }
 

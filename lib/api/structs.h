@@ -55,7 +55,7 @@ inline constexpr size_t kFirstSize<sh_spiller_options> = 88;
 template <>
 inline constexpr size_t kFirstSize<sh_saved_tensor> = 72;
 template <>
-inline constexpr size_t kFirstSize<sh_ticket_info> = 48;
+inline constexpr size_t kFirstSize<sh_ticket_info> = 40;
 template <>
 inline constexpr size_t kFirstSize<sh_spiller_stats> = 168;
 template <>

@@ -67,15 +67,14 @@ static void wrong_runtime(sh_runtime* runtime) {
     GIVES(SH_ERROR_INVALID_HANDLE, sh_source_update_begin(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_source_update_end(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_mark_dirty(runtime, block));
-    GIVES(SH_ERROR_INVALID_HANDLE, sh_write_back_all(runtime));
+    GIVES(SH_ERROR_INVALID_HANDLE, sh_write_back(runtime, NULL, 0));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_set_schedule(runtime, &use, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_plan(runtime, NULL, &plan));
-    GIVES(SH_ERROR_INVALID_HANDLE, sh_step_begin(runtime));
+    GIVES(SH_ERROR_INVALID_HANDLE, sh_step_begin(runtime, NULL));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_step_end(runtime));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_acquire_many(runtime, &block, 1, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_release(runtime, block, SH_STREAM_HOST));
-    GIVES(SH_ERROR_INVALID_HANDLE, sh_release_many(runtime, &block, 1, SH_STREAM_HOST));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_prefetch(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_read_block(runtime, block, SH_STREAM_HOST, 0, &out, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_stream_forget(runtime, SH_STREAM_HOST));
@@ -95,7 +94,6 @@ static void wrong_block(sh_runtime* runtime, sh_block block) {
     GIVES(SH_ERROR_INVALID_HANDLE, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_acquire_many(runtime, &block, 1, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_release(runtime, block, SH_STREAM_HOST));
-    GIVES(SH_ERROR_INVALID_HANDLE, sh_release_many(runtime, &block, 1, SH_STREAM_HOST));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_block_get_state(runtime, block, &state));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_invalidate_blocks(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_source_update_begin(runtime, &block, 1));
@@ -192,8 +190,8 @@ static void calls_out_of_place(sh_runtime* runtime, sh_block block) {
     GIVES(SH_ERROR_INVALID_STATE, sh_read_block(runtime, block, SH_STREAM_HOST, 0, &byte, 1));
     GIVES(SH_ERROR_INVALID_STATE, sh_mark_dirty(runtime, block));
     GIVES(SH_ERROR_INVALID_STATE, sh_source_update_end(runtime, &block, 1));
-    SUCCEEDS(sh_step_begin(runtime));
-    GIVES(SH_ERROR_INVALID_STATE, sh_step_begin(runtime));
+    SUCCEEDS(sh_step_begin(runtime, NULL));
+    GIVES(SH_ERROR_INVALID_STATE, sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_STATE, sh_unregister_blocks(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_ARGUMENT, sh_read_block(runtime, block, SH_STREAM_HOST, sizeof weights[0], &byte, 1));
@@ -256,7 +254,7 @@ static void after_fork(sh_device* device, sh_runtime* runtime, sh_block block) {
         sh_view view = SH_VIEW_INIT;
         sh_memory_info memory = SH_MEMORY_INFO_INIT;
         const int all = sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
-                        sh_step_begin(runtime) == SH_ERROR_FORKED &&
+                        sh_step_begin(runtime, NULL) == SH_ERROR_FORKED &&
                         sh_device_get_memory(device, &memory) == SH_ERROR_FORKED;
         _exit(all ? 0 : 1);
     }

@@ -82,7 +82,7 @@ static void use_on_host(sh_runtime* runtime, const struct model* model, unsigned
 
 static void stream_on_host(sh_runtime* runtime, const struct model* model) {
     for (int step = 0; step < STEPS; ++step) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, NULL));
         for (unsigned i = 0; i < BLOCKS; ++i) use_on_host(runtime, model, i);
         for (unsigned i = BLOCKS; i-- > 0;) use_on_host(runtime, model, i);
         SUCCEEDS(sh_step_end(runtime));
@@ -95,7 +95,7 @@ static void stream_on_stream(sh_device* device, sh_runtime* runtime, const struc
     size_t wrong = 0;
     SUCCEEDS(sh_stream_create(device, &stream));
     for (int step = 0; step < STEPS; ++step) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, NULL));
         for (unsigned i = 0; i < BLOCKS; ++i) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, model->id[i], stream, 0, &view));

@@ -68,13 +68,13 @@ static void unknown_streams(sh_device* device, sh_runtime* runtime, sh_block blo
     SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
     sh_stream stream = 0;
     SUCCEEDS(sh_stream_create(device, &stream));
-    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_acquire(runtime, block, stream, 0, &view));
     SUCCEEDS(sh_release(runtime, block, stream));
     sh_stream_destroy(device, stream);
     const sh_status ended = sh_step_end(runtime);
     CHECK(ended == SH_OK || ended == SH_ERROR_INVALID_HANDLE); /* the stream's event may have been recorded before */
-    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_step_end(runtime));
     SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
     CHECK(stats.lost == 0);
@@ -209,12 +209,12 @@ static void trace_over_a_fork(sh_runtime* runtime) {
     CHECK(file >= 0);
     close(file);
     SUCCEEDS(sh_trace_start(path));
-    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_step_end(runtime));
     child = fork();
     if (child == 0) exit(sh_trace_stop() == SH_ERROR_FORKED ? 0 : 1);
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_step_end(runtime));
     SUCCEEDS(sh_trace_stop());
     CHECK(occurrences(path, "traceEvents") == 1);

@@ -103,7 +103,7 @@ class Library:
         self._declare("sh_runtime_create", i32, handle, c.c_void_p, c.POINTER(handle))
         self._declare("sh_runtime_destroy", None, handle)
         self._declare("sh_register_blocks", i32, handle, c.POINTER(BlockDesc), u64, c.POINTER(u64))
-        self._declare("sh_step_begin", i32, handle)
+        self._declare("sh_step_begin", i32, handle, c.c_char_p)
         self._declare("sh_step_end", i32, handle)
         self._declare("sh_acquire", i32, handle, u64, u64, u32, c.POINTER(View))
         self._declare("sh_release", i32, handle, u64, u64)
@@ -166,7 +166,7 @@ def main():
     view = library.new(View)
     compared = 0
     for _ in range(3):
-        library.expect(library.sh_step_begin(runtime))
+        library.expect(library.sh_step_begin(runtime, None))
         for i, data in enumerate(contents):
             library.expect(library.sh_acquire(runtime, blocks[i], STREAM_HOST, 0, view))
             assert view.bytes == len(data) and view.block == blocks[i]
@@ -183,9 +183,9 @@ def main():
     library.expect(library.sh_acquire(runtime, 0, STREAM_HOST, 0, view), INVALID_HANDLE)
     view.struct_size = 1
     library.expect(library.sh_acquire(runtime, blocks[0], STREAM_HOST, 0, view), INVALID_STRUCT)
-    library.expect(library.sh_step_begin(None), INVALID_HANDLE)
+    library.expect(library.sh_step_begin(None, None), INVALID_HANDLE)
     library.sh_runtime_destroy(runtime)
-    library.expect(library.sh_step_begin(runtime), INVALID_HANDLE)
+    library.expect(library.sh_step_begin(runtime, None), INVALID_HANDLE)
     library.sh_device_close(device)
     library.expect(library.sh_device_get_memory(device, memory), INVALID_HANDLE)
     print(f"{compared} blocks compared")

@@ -60,7 +60,7 @@ public:
     Model& operator=(const Model&) = delete;
 
     void step() {
-        check(sh_step_begin(runtime), "step");
+        check(sh_step_begin(runtime, nullptr), "step");
         for (const sh_block id : ids) {
             sh_view view = SH_VIEW_INIT;
             check(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), "acquire");

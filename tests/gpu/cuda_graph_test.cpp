@@ -72,7 +72,7 @@ TEST_F(CudaGraphs, resident_contents_are_loaded_anew_after_uses_whose_events_nob
         std::vector<sh_block> others(blocks_, blocks_ + kBlocks);
         others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
         const uint8_t before = expected_[i];
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         use(i, other_, 0);  // the runtime knows the stream from here on
         OK(sh_source_update_begin(runtime_, others.data(), others.size()));
         use(i, kElsewhere, other_, 20'000'000);  // the use is late
@@ -145,7 +145,7 @@ TEST_F(CudaGraphs, what_was_changed_is_written_back_before_its_pages_are_filled_
         use(kMutable, other_, 0);
         OK(sh_stream_synchronize(device_, other_));
         expect_all_seen(stream_);
-        OK(sh_write_back_all(runtime_));
+        OK(sh_write_back(runtime_, nullptr, 0));
         const auto* const source = static_cast<const uint8_t*>(at(kMutable));
         for (uint64_t b = 0; b < bytes_; b += 511) ASSERT_EQ(source[b], value) << b;
     }
@@ -155,7 +155,7 @@ TEST_F(CudaGraphs, what_was_changed_is_written_back_before_its_pages_are_filled_
 // a running kernel would not even see the change through its own address.
 TEST_F(CudaGraphs, pages_of_a_kernel_in_flight_are_not_filled) {
     for (int k = 0; k < 3 && !HasFatalFailure(); k++) {
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++)
             use(i, i % 2 ? stream_ : other_, i % 2 ? 8'000'000 : 0);
         OK(sh_step_end(runtime_));

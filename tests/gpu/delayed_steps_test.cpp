@@ -222,7 +222,7 @@ TEST_P(DelayedSteps, a_thousand) {
     const auto began = std::chrono::steady_clock::now();
     for (uint64_t k = 0; k < steps; k++) {
         SCOPED_TRACE(k);
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         for (const size_t i : order) {
             use(i);
             ASSERT_FALSE(HasFailure());
@@ -233,7 +233,7 @@ TEST_P(DelayedSteps, a_thousand) {
         ASSERT_FALSE(HasFailure());
     }
     expect_nothing_wrong();
-    OK(sh_write_back_all(runtime_));
+    OK(sh_write_back(runtime_, nullptr, 0));
     for (const Block& block : blocks_) {
         if (block.memory) {
             ASSERT_EQ(count_wrong(block.memory, block.bytes / 8, block.contents), 0u)

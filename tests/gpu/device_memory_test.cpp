@@ -97,7 +97,7 @@ protected:
         *free_before = free_bytes();
         *least_free = UINT64_MAX;
         for (int k = 0; k < 3; k++) {
-            OK(sh_step_begin(runtime));
+            OK(sh_step_begin(runtime, nullptr));
             for (const sh_block block : blocks) {
                 sh_view view = SH_VIEW_INIT;
                 OK(sh_acquire(runtime, block, stream, 0, &view));

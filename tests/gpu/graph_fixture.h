@@ -98,7 +98,7 @@ protected:
         OK(sh_release(runtime_, blocks_[i], stream));
     }
     void step(sh_stream stream) {
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < kBlocks; i++) use(i, stream);
         OK(sh_step_end(runtime_));
     }

@@ -66,7 +66,7 @@ TEST_F(LentMemory, holds_all_blocks) {
     }
     std::vector<uint8_t> found(bytes);
     for (int step = 0; step < 3; step++) {
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < kBlocks; i++) {
             sh_view view = SH_VIEW_INIT;
             OK(sh_acquire(runtime_, blocks[i], SH_STREAM_HOST, 0, &view));

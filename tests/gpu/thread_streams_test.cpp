@@ -34,7 +34,7 @@ TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another)
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
         const size_t before = (i + kBlocks / 2) % kBlocks;
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         for (size_t n = 0; n < kBlocks; n++) {
             if (n != i) use(n, other_, n == before ? 20'000'000 : 0);
         }
@@ -60,7 +60,7 @@ TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
         sh_view late = SH_VIEW_INIT, soon = SH_VIEW_INIT;
-        OK(sh_step_begin(runtime_));
+        OK(sh_step_begin(runtime_, nullptr));
         first_->run([&] {
             OK(sh_acquire(runtime_, blocks_[i], kOwn, 0, &late));
             look(kElsewhere, late, kOwn, 20'000'000);
@@ -105,7 +105,7 @@ TEST_F(ThreadStreams, a_write_back_waits_for_the_changes_of_every_thread) {
 
 // The library knows the uses of a thread that has ended, because no other thread could ask its stream.
 TEST_F(ThreadStreams, threads_may_end_within_a_step) {
-    OK(sh_step_begin(runtime_));
+    OK(sh_step_begin(runtime_, nullptr));
     for (size_t i = 0; i < kBlocks; i++) first_->run([&] { use(i, kOwn, 1'000'000); });
     first_.reset();
     OK(sh_step_end(runtime_));

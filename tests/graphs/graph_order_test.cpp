@@ -125,7 +125,7 @@ TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_
     for (size_t i = 0; i < 6; i++) {
         residents += model.state(i).resident_bytes > 0;
         for (const uint64_t version : {1, 2}) {
-            SUCCEEDS(sh_step_begin(model.runtime()));
+            SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
             SUCCEEDS(model.use(i, other));  // the runtime knows the stream from here on
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), other, 0, &view));
@@ -207,7 +207,7 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
         SUCCEEDS(step.launch(stream));
         device.synchronize();
         EXPECT_EQ(step.wrong(), 0u);
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < kSmall; i++) {
             SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 1'000'000));
             SUCCEEDS(model.use(i, other));
@@ -318,7 +318,7 @@ TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
             SUCCEEDS(sh_source_update_end(model.runtime(), &next, 1));
             for (size_t i = kFixed; i < kFixed + kChanged; i++)
                 SUCCEEDS(model.use(i, stream));  // what it did itself there, it orders itself
-            SUCCEEDS(sh_write_back_all(model.runtime()));
+            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
             for (size_t i = kFixed; i < kFixed + kChanged; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << i;
         }
         device.synchronize();

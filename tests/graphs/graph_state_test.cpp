@@ -150,7 +150,7 @@ TEST_F(Graphs, launches_count_as_steps) {
     EXPECT_EQ(launcher->stats().reserved_bytes, 24 * kPage);
     EXPECT_LT(late->stats().reserved_bytes, 24 * kPage);
     // A launch inside a step is a part of the step.
-    SUCCEEDS(sh_step_begin(launcher->runtime()));
+    SUCCEEDS(sh_step_begin(launcher->runtime(), nullptr));
     for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
     SUCCEEDS(sh_step_end(launcher->runtime()));
     EXPECT_EQ(launcher->stats().steps, 4u);
@@ -174,14 +174,14 @@ TEST_F(Graphs, graphs_are_dropped_in_a_step_when_the_next_one_begins) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DROP_GRAPHS;
     // Nothing has to change: nothing is dropped.
-    SUCCEEDS(sh_step_begin(model->runtime()));
+    SUCCEEDS(sh_step_begin(model->runtime(), nullptr));
     SUCCEEDS(sh_plan(model->runtime(), &options, nullptr));
     SUCCEEDS(sh_step_end(model->runtime()));
     SUCCEEDS(model->step(forward(16), stream));
     SUCCEEDS(step.launch(stream));
 
     SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));
-    SUCCEEDS(sh_step_begin(model->runtime()));
+    SUCCEEDS(sh_step_begin(model->runtime(), nullptr));
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     SUCCEEDS(sh_plan(model->runtime(), &options, &plan));
     EXPECT_LE(plan.budget_bytes, 32 * kPage);
@@ -351,7 +351,7 @@ TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does
             EXPECT_EQ(resident->state(0).held, 1u);
             SUCCEEDS(sh_release(resident->runtime(), block, SH_STREAM_HOST));
         }
-        SUCCEEDS(sh_step_begin(resident->runtime()));
+        SUCCEEDS(sh_step_begin(resident->runtime(), nullptr));
         if (!is_there()) {
             SUCCEEDS(sh_step_end(resident->runtime()));
         } else if (sh_release(resident->runtime(), block, stream) ==
@@ -394,7 +394,7 @@ TEST_F(Graphs, a_step_that_waits_for_a_launch_is_told_that_its_runtime_goes) {
     SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DROP_GRAPHS;
-    SUCCEEDS(sh_step_begin(model->runtime()));
+    SUCCEEDS(sh_step_begin(model->runtime(), nullptr));
     SUCCEEDS(sh_plan(model->runtime(), &options, nullptr));
     std::atomic<bool> open{false};
     const auto wait = [](void* opened) {
@@ -406,7 +406,7 @@ TEST_F(Graphs, a_step_that_waits_for_a_launch_is_told_that_its_runtime_goes) {
     std::atomic<bool> begins{false};
     std::thread waits([&begins, runtime = model->runtime()] {
         begins = true;
-        EXPECT_EQ(sh_step_begin(runtime), SH_ERROR_CANCELLED);
+        EXPECT_EQ(sh_step_begin(runtime, nullptr), SH_ERROR_CANCELLED);
     });
     while (!begins) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -192,15 +192,15 @@ TEST_F(Graphs, misplaced_calls_are_refused) {
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), stream, 0, &view));
     EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_step_end(model.runtime()));
 
     Step step(device, model);
     ASSERT_EQ(step.begin(stream), SH_OK) << why();
     EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_write_back_all(model.runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(sh_plan(model.runtime(), nullptr, nullptr), SH_OK);  // nothing to change
     const bool streams = model.state(8).streamed_bytes > 0;

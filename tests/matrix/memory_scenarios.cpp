@@ -120,9 +120,7 @@ void spill_on(Run& run, sh_stream stream) {
             sh_ticket_info info = SH_TICKET_INFO_INIT;
             TRY(run, sh_ticket_get_info, spilling.spiller, tensor.ticket, &info);
             spilling.restore(tensor, stream);
-            TRY(run, sh_ticket_retain, spilling.spiller, tensor.ticket);
-            for (int references = 2; references > 0; references--)
-                TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_ticket_release, spilling.spiller, tensor.ticket);
+            TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_ticket_release, spilling.spiller, tensor.ticket);
         }
         run.settle();
         TRY_OR(run, SH_ERROR_INVALID_STATE, sh_spiller_end_step, spilling.spiller);
@@ -246,7 +244,7 @@ void pause_runtimes(Run& run) {
     uint8_t byte = 0;
     TRY(run, sh_occupancy_read, run.device(), memory + kPage, 1, &byte);
     EXPECT_EQ(byte, 7u);
-    EXPECT_EQ(CALL(sh_step_begin, weights.get()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(CALL(sh_step_begin, weights.get(), nullptr), SH_ERROR_INVALID_STATE);
     TRY_OR(run, SH_ERROR_INVALID_ARGUMENT, sh_free, run.device(), memory);
     TRY(run, sh_resume, run.device(), &resume, nullptr);
     weights.step();

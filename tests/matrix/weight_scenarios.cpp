@@ -77,13 +77,7 @@ void ask(Run& run) {
     }
     static uint8_t bytes[64];  // a failed call leaves them to the driver
     TRY(run, sh_read_block, weights.get(), weights.ids()[5], stream, 0, bytes, sizeof bytes);
-    if (!run.once("sh_release_many", CALL(sh_release_many, weights.get(), weights.ids() + 5, 2, stream))) {
-        for (const size_t i : {5, 6}) {
-            sh_block_state state = SH_BLOCK_STATE_INIT;
-            TRY(run, sh_block_get_state, weights.get(), weights.ids()[i], &state);
-            if (state.held) weights.release(i, stream);
-        }
-    }
+    for (const size_t i : {5, 6}) weights.release(i, stream);
     sh_block_state state = SH_BLOCK_STATE_INIT;
     TRY(run, sh_block_get_state, weights.get(), weights.ids()[0], &state);
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;

@@ -80,7 +80,7 @@ Weights::~Weights() {
     ignore(sh_runtime_get_stats(runtime_, &stats));
     if (stats.lost) {
         sh_view view = SH_VIEW_INIT;
-        EXPECT_EQ(sh_step_begin(runtime_), SH_ERROR_RUNTIME_LOST);
+        EXPECT_EQ(sh_step_begin(runtime_, nullptr), SH_ERROR_RUNTIME_LOST);
         EXPECT_EQ(sh_acquire(runtime_, ids_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_RUNTIME_LOST);
     }
     CALL(sh_runtime_destroy, runtime_);
@@ -128,10 +128,7 @@ void Weights::release(size_t i, sh_stream stream) {
 }
 
 void Weights::step(sh_stream stream, const char* kind) {
-    if (kind)
-        TRY(run_, sh_step_begin_kind, runtime_, kind);
-    else
-        TRY(run_, sh_step_begin, runtime_);
+    TRY(run_, sh_step_begin, runtime_, kind);
     for (size_t i = 0; i < size(); i++) use(i, is_mutable(i) ? SH_STREAM_HOST : stream);
     TRY_OR(run_, SH_ERROR_INVALID_STATE, sh_step_end, runtime_);
 }
@@ -171,7 +168,7 @@ void Weights::write_back(size_t i) {
 }
 
 void Weights::write_back() {
-    TRY(run_, sh_write_back_all, runtime_);
+    TRY(run_, sh_write_back, runtime_, nullptr, 0);
     for (size_t i = 0; i < size(); i++)
         EXPECT_TRUE(!is_mutable(i) || sources_[i]->read() == *truth_[i]) << "the changes of block " << i << " are lost";
 }

@@ -61,7 +61,7 @@ public:
         }
     }
     void step() {
-        attempt("step_begin", [&] { return sh_step_begin(runtime_); });
+        attempt("step_begin", [&] { return sh_step_begin(runtime_, nullptr); });
         for (size_t i = 0; i < kBlocks; i++) compare(i);
         EXPECT_SUCCEEDS(sh_step_end(runtime_));
     }

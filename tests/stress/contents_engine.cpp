@@ -284,8 +284,9 @@ void ContentsEngine::use_many(Party& party, int within) {
         for (size_t k = 0; k < blocks.size(); k++)
             look(party, *blocks[k], views[k], stream, sights[k], "a view of several, later");
     }
-    call(party, "sh_release_many", blocks[0]->number, {}, Driver::may_fail,
-         [&] { return sh_release_many(party.runtime(), ids.data(), ids.size(), stream); });
+    for (size_t k = 0; k < ids.size(); k++)
+        call(party, "sh_release", blocks[k]->number, {}, Driver::may_fail,
+             [&] { return sh_release(party.runtime(), ids[k], stream); });
 }
 
 void ContentsEngine::change(Party& party, ModelBlock& block, int within) {

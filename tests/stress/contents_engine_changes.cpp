@@ -26,7 +26,7 @@ void ContentsEngine::write_back(Party& party) {
     sh_status status = SH_OK;
     if (all)
         status = call(party, "sh_write_back of all", kNoBlock, {SH_ERROR_INVALID_STATE}, Driver::may_fail,
-                      [&] { return sh_write_back_all(party.runtime()); });
+                      [&] { return sh_write_back(party.runtime(), nullptr, 0); });
     else
         status = call_unclaimed(
             party, "sh_write_back", blocks, {SH_ERROR_INVALID_STATE}, Driver::may_fail,

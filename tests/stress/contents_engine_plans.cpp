@@ -63,7 +63,7 @@ void ContentsEngine::alone(Party& party) {
 void ContentsEngine::step(Party& party) {
     if (party.stepping.exchange(true)) return;
     const sh_status begun = call(party, "sh_step_begin", kNoBlock, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, Driver::may_fail,
-                                 [&] { return sh_step_begin(party.runtime()); });
+                                 [&] { return sh_step_begin(party.runtime(), nullptr); });
     if (begun == SH_OK) {
         const bool shuffled = pick(4) == 0;
         for (size_t k = 0; k < party.blocks().size() && !party.lost; k++) {
@@ -171,7 +171,7 @@ void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     party.plans = stats.plans;
     party.helped = stats.helped_bytes;
     const uint64_t how = party.round().seed() % 4;
-    if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back_all(party.runtime()); }))
+    if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back(party.runtime(), nullptr, 0); }))
         for (const auto& block : party.blocks())
             if (block->id) party.check_source(*block, "after the last sh_write_back()");
     if (!party.lost) call("sh_runtime_synchronize", [&] { return sh_runtime_synchronize(party.runtime()); });

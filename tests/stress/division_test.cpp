@@ -100,7 +100,7 @@ private:
 
     void step(size_t m) {
         sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_step_begin(runtimes_[m]));
+        SUCCEEDS(sh_step_begin(runtimes_[m], nullptr));
         for (const sh_use& use : uses_[m]) {
             SUCCEEDS(sh_acquire(runtimes_[m], use.block, stream_, 0, &view));
             SUCCEEDS(sh_stream_launch(device_->get(), stream_, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));

@@ -80,7 +80,7 @@ TEST_F(Faults, calls_on_a_lost_runtime_say_so) {
     const std::pair<const char*, sh_status> calls[] = {
         {"acquire", sh_acquire(runtime, clean, SH_STREAM_HOST, 0, &view)},
         {"prefetch", sh_prefetch(runtime, &clean, 1)},
-        {"step_begin", sh_step_begin(runtime)},
+        {"step_begin", sh_step_begin(runtime, nullptr)},
         {"set_schedule", sh_set_schedule(runtime, &use, 1)},
         {"plan", sh_plan(runtime, nullptr, nullptr)},
         {"reserve", sh_reserve(runtime, kPage, SH_PRIORITY_PRIMARY)},
@@ -89,7 +89,7 @@ TEST_F(Faults, calls_on_a_lost_runtime_say_so) {
         {"source_update_begin", sh_source_update_begin(runtime, &clean, 1)},
         {"mark_dirty", sh_mark_dirty(runtime, failing.model.id(0))},
         {"write_back", sh_write_back(runtime, &clean, 1)},
-        {"write_back_all", sh_write_back_all(runtime)},
+        {"write_back_all", sh_write_back(runtime, nullptr, 0)},
         {"capture_begin", sh_capture_begin(runtime, failing.device.stream())}};
     for (const auto& [name, status] : calls) EXPECT_EQ(status, SH_ERROR_RUNTIME_LOST) << name;
 }
@@ -121,7 +121,7 @@ TEST_F(Faults, an_acquire_is_told_of_a_write_back_that_keeps_failing) {
             control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
             EXPECT_EQ(failing.model.stats().lost, failure == SH_ERROR_DEVICE_LOST ? 1u : 0u);
             if (failure == SH_ERROR_DEVICE_LOST) continue;
-            SUCCEEDS(sh_write_back_all(runtime));
+            SUCCEEDS(sh_write_back(runtime, nullptr, 0));
             SUCCEEDS(sh_acquire(runtime, failing.model.id(1), SH_STREAM_HOST, 0, &view));
             SUCCEEDS(sh_release(runtime, failing.model.id(1), SH_STREAM_HOST));
             SUCCEEDS(sh_release(runtime, failing.model.id(2), SH_STREAM_HOST));
@@ -133,7 +133,7 @@ TEST_F(Faults, bytes_that_were_not_written_back_are_not_counted) {
     FailingWriteBack failing(Origin::pinned, SH_ERROR_BACKEND);
     EXPECT_EQ(sh_release(failing.model.runtime(), failing.model.id(0), SH_STREAM_HOST), SH_ERROR_BACKEND);
     EXPECT_EQ(failing.model.stats().bytes_to_host, 0u);
-    SUCCEEDS(sh_write_back_all(failing.model.runtime()));
+    SUCCEEDS(sh_write_back(failing.model.runtime(), nullptr, 0));
     const sh_block_state state = failing.model.state(0);
     EXPECT_EQ(failing.model.stats().bytes_to_host, state.resident_bytes + state.streamed_bytes);
     SUCCEEDS(sh_release(failing.model.runtime(), failing.model.id(2), SH_STREAM_HOST));
@@ -149,7 +149,7 @@ TEST_F(Faults, what_a_plan_that_failed_has_left_is_given_back) {
             const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "stream_synchronize", 1, 1};
             SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
         }
-        const sh_status begun = sh_step_begin(model.runtime());
+        const sh_status begun = sh_step_begin(model.runtime(), nullptr);
         EXPECT_EQ(begun, blocks == 17 ? SH_ERROR_BACKEND : SH_OK);
         if (begun == SH_OK) {
             SUCCEEDS(sh_step_end(model.runtime()));

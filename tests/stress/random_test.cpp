@@ -147,7 +147,7 @@ private:
         allow_acquire(status, "acquire_many");
         if (status != SH_OK) return;
         for (size_t k = 0; k < set.size(); k++) allow(party.model.compare(set[k], views[k], stream), {}, "compare");
-        allow(sh_release_many(party.model.runtime(), ids.data(), ids.size(), stream), {}, "release_many");
+        for (const sh_block id : ids) allow(sh_release(party.model.runtime(), id, stream), {}, "release");
     }
 
     // Gives the source other contents.
@@ -279,7 +279,7 @@ private:
     void step(Party& party) {
         std::unique_lock stepping(party.stepping, std::try_to_lock);
         if (!stepping) return;
-        const sh_status begun = sh_step_begin(party.model.runtime());
+        const sh_status begun = sh_step_begin(party.model.runtime(), nullptr);
         allow(begun, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "step_begin");
         if (begun != SH_OK) return;
         const bool shuffled = pick(4) == 0;
@@ -327,7 +327,7 @@ TEST_P(Random, operations) {
         done = true;
         watcher.join();
         for (Party* party : {&first, &second}) {
-            EXPECT_SUCCEEDS(sh_write_back_all(party->model.runtime()));
+            EXPECT_SUCCEEDS(sh_write_back(party->model.runtime(), nullptr, 0));
             EXPECT_SUCCEEDS(sh_runtime_synchronize(party->model.runtime()));
             device.synchronize();
             EXPECT_EQ(party->model.wrong_uses(), 0u) << party->model.first_wrong();

@@ -62,7 +62,7 @@ void check_at_the_end(Stage& stage) {
     EXPECT_SUCCEEDS(stage.set_budget(kMostPages));
     for (Party& party : stage.parties) {
         EXPECT_SUCCEEDS(party.model->schedule(forward(kOrdered)));
-        EXPECT_SUCCEEDS(sh_step_begin(party.model->runtime()));
+        EXPECT_SUCCEEDS(sh_step_begin(party.model->runtime(), nullptr));
         EXPECT_SUCCEEDS(sh_step_end(party.model->runtime()));
     }
     for (Party& party : stage.parties) party.model.reset();

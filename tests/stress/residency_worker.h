@@ -97,7 +97,7 @@ private:
         if (step_) return use(party);
         std::unique_lock stepping(party.stepping, std::try_to_lock);
         if (!stepping) return;
-        const sh_status status = sh_step_begin(party.model->runtime());
+        const sh_status status = sh_step_begin(party.model->runtime(), nullptr);
         allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "step_begin");
         if (status != SH_OK) return;
         step_ = &party;

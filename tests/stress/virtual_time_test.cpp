@@ -83,7 +83,7 @@ public:
 
     void step() {
         sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t n = 0; n < order_.size(); n++) {
             SUCCEEDS(sh_acquire(runtime_, ids_[order_[n]], stream_, 0, &view));
             SUCCEEDS(sh_stream_launch(device_->get(), stream_, nullptr, nullptr, compute_[n]));

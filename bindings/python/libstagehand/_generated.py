@@ -304,7 +304,6 @@ class TicketInfo:
     bytes: int
     offset: int
     copy: int
-    references: int
     prefetched_address: int
 
 

@@ -346,7 +346,7 @@ class Runtime(RuntimeBase):
     def write_back(self, blocks: Iterable[Block] | None = None) -> None:
         """Writes dirty blocks back to their sources. None means all blocks."""
         if blocks is None:
-            self._check(lib.sh_write_back_all(self._handle))
+            self._check(lib.sh_write_back(self._handle, ffi.NULL, 0))
         else:
             ids = self._ids(blocks)
             self._check(lib.sh_write_back(self._handle, ids, len(ids)))

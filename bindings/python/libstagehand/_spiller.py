@@ -275,15 +275,8 @@ class Ticket:
         """
         return bool(check(lib.sh_restore(self._spiller(), self._held[0], address, _stream(stream))) == lib.SH_OK)
 
-    def retain(self) -> Ticket:
-        """Returns another owner of the same ticket. The ticket ends with the last owner."""
-        check(lib.sh_ticket_retain(self._spiller(), self._held[0]))
-        other = Ticket(self.spiller, ffi.new(_NUMBER, self._held[0]))
-        other.left = self.left
-        return other
-
     def release(self) -> None:
-        """Ends this owner. Does nothing if it has ended, or if the spiller is closed."""
+        """Ends the ticket. Does nothing if it has ended, or if the spiller is closed."""
         handle, held = self.spiller._handle, self._held
         number, held[0] = held[0], 0
         if number and handle:

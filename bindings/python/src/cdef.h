@@ -190,7 +190,6 @@ sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segmen
 sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
 sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_write_back_all(sh_runtime* runtime);
 
 /* runtime.h */
 typedef struct sh_runtime_options {
@@ -339,8 +338,7 @@ typedef struct sh_view {
 enum {
     SH_ACQUIRE_NO_WAIT = 1
 };
-sh_status sh_step_begin(sh_runtime* runtime);
-sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind);
+sh_status sh_step_begin(sh_runtime* runtime, const char* kind);
 typedef struct sh_kind_info {
     uint32_t struct_size;
     uint32_t planned;
@@ -360,8 +358,6 @@ sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint
 sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
                                                sh_stream stream, uint32_t flags, sh_view* out_views);
 sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream);
-sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
-                                               sh_stream stream);
 sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset,
                                              void* buffer, uint64_t bytes);
@@ -581,7 +577,6 @@ typedef struct sh_ticket_info {
     uint64_t bytes;
     uint64_t offset;
     uint64_t copy;
-    uint64_t references;
     uint64_t prefetched_address;
 } sh_ticket_info;
 sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket ticket, sh_ticket_info* out_info);
@@ -590,7 +585,6 @@ sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint64_t used_bytes, sh_t
                                                        uint64_t capacity, uint64_t* out_count);
 sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh_ticket* tickets,
                                                    const uint64_t* addresses, uint64_t count, sh_stream stream);
-sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket);
 sh_status sh_ticket_release(sh_spiller* spiller, sh_ticket ticket);
 typedef struct sh_spiller_stats {
     uint32_t struct_size;

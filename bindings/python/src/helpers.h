@@ -78,7 +78,7 @@ static int32_t sh_py_ended(int32_t status, int32_t* open) {
 }
 
 static int32_t sh_py_step_begin(sh_runtime* runtime, const char* kind, int32_t* open) {
-    return sh_py_noted(sh_step_begin_kind(runtime, kind), open);
+    return sh_py_noted(sh_step_begin(runtime, kind), open);
 }
 
 static int32_t sh_py_source_update_begin(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {

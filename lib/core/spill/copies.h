@@ -56,8 +56,7 @@ struct Ticket {
     SavedCopy* copy = nullptr;
     uint64_t offset = 0;   // of the tensor's first element in the copy
     sh_stream stream = 0;  // of its save
-    uint64_t references = 1;
-    bool named = false;  // the engine knows that it has left
+    bool named = false;    // the engine knows that it has left
 };
 
 // Bytes of the copies in each state.

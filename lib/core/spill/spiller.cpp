@@ -313,15 +313,7 @@ Status Spiller::ticket_info(sh_ticket ticket, sh_ticket_info* out) {
     out->bytes = copy.span.bytes;
     out->offset = found->offset;
     out->copy = copy.number;
-    out->references = found->references;
     out->prefetched_address = copy.prefetch.address;
-    return Status();
-}
-
-Status Spiller::retain(sh_ticket ticket) {
-    Ticket* found = nullptr;
-    SH_TRY(find(ticket, &found));
-    found->references++;
     return Status();
 }
 
@@ -329,7 +321,6 @@ Status Spiller::release(sh_ticket ticket) {
     Ticket* found = nullptr;
     SH_TRY(find(ticket, &found));
     make_room_for_one(in_use_);  // before anything changes
-    if (--found->references) return Status();
     leave_streams(*found);
     const bool named = found->named;
     std::unique_ptr<SavedCopy> ended = copies_.remove_ticket(ticket);

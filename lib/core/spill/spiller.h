@@ -46,7 +46,6 @@ public:
     Status prefetch(std::span<const sh_ticket> tickets, const uint64_t* addresses, sh_stream stream);
 
     Status ticket_info(sh_ticket ticket, sh_ticket_info* out);
-    Status retain(sh_ticket ticket);
     Status release(sh_ticket ticket);
 
     Status trim(uint64_t* freed_bytes);

@@ -21,7 +21,7 @@ int main(void) {
     source.kind = SH_SOURCE_POINTER, source.pointer = bytes, source.bytes = sizeof bytes;
     desc.segments = &source, desc.segment_count = 1, desc.bytes = sizeof bytes;
     if (sh_device_open("host", NULL, &device) || sh_runtime_create(device, NULL, &runtime)) return 1;
-    if (sh_register_blocks(runtime, &desc, 1, &block) || sh_step_begin(runtime)) return 1;
+    if (sh_register_blocks(runtime, &desc, 1, &block) || sh_step_begin(runtime, NULL)) return 1;
     if (sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view)) return 1;
     printf(" says %s\n", (const char*)view.address);
     if (sh_release(runtime, block, SH_STREAM_HOST) || sh_step_end(runtime)) return 1;

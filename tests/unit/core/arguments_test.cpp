@@ -63,7 +63,6 @@ TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
             {"write back", [&] { return sh_write_back(runtime_, &block_, count); }},
             {"schedule", [&] { return sh_set_schedule(runtime_, &use_, count); }},
             {"acquire", [&] { return sh_acquire_many(runtime_, &block_, count, SH_STREAM_HOST, 0, &view_); }},
-            {"release", [&] { return sh_release_many(runtime_, &block_, count, SH_STREAM_HOST); }},
             {"prefetch", [&] { return sh_prefetch(runtime_, &block_, count); }},
             {"protect", [&] { return sh_protect_blocks(runtime_, &block_, count); }},
             {"unprotect", [&] { return sh_unprotect_blocks(runtime_, &block_, count); }},
@@ -136,7 +135,7 @@ TEST_F(Arguments, structs_of_later_versions_are_taken_while_what_is_unknown_is_z
     Odd<sh_view> views(view_, 8);
     const sh_block both[] = {block_, block_};
     SUCCEEDS(sh_acquire_many(runtime_, both, 2, SH_STREAM_HOST, 0, views.first()));
-    SUCCEEDS(sh_release_many(runtime_, both, 2, SH_STREAM_HOST));
+    for (const sh_block block : both) SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
     expect_nothing_changed();
 }
 

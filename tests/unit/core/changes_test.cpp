@@ -61,7 +61,7 @@ TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
     const sh_stream stream = device.stream();
     for (uint8_t step = 1; step < 6; step++) {
         sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         SUCCEEDS(sh_acquire(runtime, ids[0], SH_STREAM_HOST, 0, &view));
         SUCCEEDS(sh_mark_dirty(runtime, ids[0]));
         for (size_t i = 0; i < kPieces; i++) {
@@ -85,7 +85,7 @@ TEST(ChangesOf, the_order_keep_a_prefetch_from_what_is_held) {
     Model model(device, equal_blocks(4, 4 * kPage));
     SUCCEEDS(model.schedule(forward(4)));
     SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(model.schedule(forward(2)));
@@ -127,7 +127,7 @@ TEST_P(Changes, survive_that_a_neighbours_contents_are_void) {
     Model model(device, mutable_blocks(24, kPage - 100, GetParam()));
     SUCCEEDS(model.schedule(forward(24)));
     for (uint64_t round = 1; round < 4; round++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i + 1 < 24; i += 2) {
             ASSERT_NO_FATAL_FAILURE(change(model, i + 1, round));  // this begins its write-back
             const sh_block neighbour = model.id(i);
@@ -146,7 +146,7 @@ TEST_P(Changes, are_written_before_a_block_is_gone) {
     TestDevice device(slow_link(6));
     Model model(device, mutable_blocks(3, 4 * kPage, GetParam(), SH_BLOCK_WHOLE));
     SUCCEEDS(model.schedule(forward(3)));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     ASSERT_NO_FATAL_FAILURE(change(model, 0, 1));  // this begins its write-back
     SUCCEEDS(sh_step_end(model.runtime()));
     const sh_block id = model.id(0);

@@ -102,7 +102,7 @@ public:
 
     static bool is_slow(size_t block) { return block % 2 == 0; }
     void step() {
-        EXPECT_SUCCEEDS(sh_step_begin(runtime_));
+        EXPECT_SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (const sh_block id : ids_) {
             sh_view view = SH_VIEW_INIT;
             EXPECT_SUCCEEDS(sh_acquire(runtime_, id, SH_STREAM_HOST, 0, &view));

@@ -97,7 +97,7 @@ TEST_P(DirtyContents, dirty_blocks_are_written_back) {
     SUCCEEDS(model.schedule(forward_backward(12)));
     uint64_t version = 0;
     for (int k = 0; k < 4; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (const size_t i : forward_backward(12)) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -109,12 +109,12 @@ TEST_P(DirtyContents, dirty_blocks_are_written_back) {
         }
         SUCCEEDS(sh_step_end(model.runtime()));
     }
-    SUCCEEDS(sh_write_back_all(model.runtime()));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     for (size_t i = 0; i < 12; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     const sh_runtime_stats stats = model.stats();
     EXPECT_GT(stats.write_backs, 0u);
-    SUCCEEDS(sh_write_back_all(model.runtime()));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     EXPECT_EQ(model.stats().write_backs, stats.write_backs) << "clean blocks were written";
 }
 
@@ -124,7 +124,7 @@ TEST_P(DirtyContents, a_plan_and_a_budget_lose_nothing_dirty) {
     SUCCEEDS(model.schedule(forward(6)));
     uint64_t version = 0;
     for (const uint64_t pages : {12, 40, 3, 20}) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 6; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -188,9 +188,9 @@ TEST(Dirty, again_while_it_is_written_back) {
             SUCCEEDS(model.overwrite(1, view, ++version));
             SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
         }
-        SUCCEEDS(k % 2 ? model.use(2) : sh_write_back_all(model.runtime()));
+        SUCCEEDS(k % 2 ? model.use(2) : sh_write_back(model.runtime(), nullptr, 0));
     }
-    SUCCEEDS(sh_write_back_all(model.runtime()));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
@@ -207,7 +207,7 @@ TEST(Dirty, what_a_late_stream_changes_is_written_back) {
             SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 5'000'000));
             SUCCEEDS(model.overwrite(0, view, version, stream));
             SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
-            SUCCEEDS(sh_write_back_all(model.runtime()));
+            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
             EXPECT_EQ(model.source(0).read(), *model.truth(0)) << name_of(origin) << ", version " << version;
         }
     }
@@ -288,9 +288,9 @@ TEST(Dirty, misplaced_calls_are_refused) {
     SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
-    EXPECT_EQ(sh_write_back_all(model.runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
-    SUCCEEDS(sh_write_back_all(model.runtime()));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
 }
 
 // Holds a stream until the gate is opened.
@@ -336,7 +336,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
     SUCCEEDS(sh_release(model.runtime(), model.id(1), later));
     EXPECT_EQ(model.stats().write_backs, before) << "two write-backs of one block at once";
     gate.open();
-    SUCCEEDS(sh_write_back_all(model.runtime()));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     SUCCEEDS(model.step(forward(3)));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();

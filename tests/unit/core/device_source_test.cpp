@@ -43,7 +43,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
         blocks.push_back(registered.id);
     }
     for (int step = 0; step < 4; step++) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (size_t i = 0; i < 6; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));

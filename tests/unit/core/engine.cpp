@@ -331,7 +331,7 @@ sh_status Model::use(size_t i, sh_stream stream, uint32_t flags, int64_t busy_ns
 }
 
 sh_status Model::step(const std::vector<size_t>& order, sh_stream stream, int64_t busy_ns) {
-    sh_status status = sh_step_begin(runtime_);
+    sh_status status = sh_step_begin(runtime_, nullptr);
     if (status != SH_OK) return status;
     for (const size_t i : order) {
         status = use(i, stream, 0, busy_ns);

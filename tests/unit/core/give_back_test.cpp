@@ -15,7 +15,7 @@ uint64_t used_pages(TestDevice& device) { return device.memory().used_bytes / kP
 uint64_t held_pages(Model& model) { return model.stats().held_bytes / kPage; }
 
 sh_status step(Model& model) {
-    const sh_status status = sh_step_begin(model.runtime());
+    const sh_status status = sh_step_begin(model.runtime(), nullptr);
     return status == SH_OK ? sh_step_end(model.runtime()) : status;
 }
 

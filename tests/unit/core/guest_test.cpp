@@ -154,13 +154,13 @@ TEST(Guest, that_is_in_use_leaves_when_it_can) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_step_begin(guest->runtime()));
+    SUCCEEDS(sh_step_begin(guest->runtime(), nullptr));
     EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, &scope), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_step_end(guest->runtime()));
     for (const bool in_step : {true, false}) {
         SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
         if (in_step) {
-            SUCCEEDS(sh_step_begin(guest->runtime()));
+            SUCCEEDS(sh_step_begin(guest->runtime(), nullptr));
         }
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_acquire(guest->runtime(), guest->id(2), SH_STREAM_HOST, 0, &view));
@@ -185,7 +185,7 @@ TEST(Guest, writes_back_what_is_dirty_when_it_leaves) {
     auto host = make(device, 4, "host"), guest = make(device, 4, "guest", SH_BLOCK_MUTABLE);
     sh_scope* scope = nullptr;
     SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
-    SUCCEEDS(sh_step_begin(guest->runtime()));
+    SUCCEEDS(sh_step_begin(guest->runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(guest->runtime(), guest->id(1), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(guest->overwrite(1, view, 9));

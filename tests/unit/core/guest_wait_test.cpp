@@ -25,7 +25,7 @@ protected:
     void SetUp() override {
         SUCCEEDS(host_->step(forward(20)));
         ASSERT_EQ(host_->stats().held_bytes, 64 * kPage);
-        SUCCEEDS(sh_step_begin(host_->runtime()));
+        SUCCEEDS(sh_step_begin(host_->runtime(), nullptr));
     }
 
     void end_step_of_host() {
@@ -41,7 +41,7 @@ protected:
 TEST_F(GuestWait, is_off_by_default) {
     sh_scope* scope = nullptr;
     SUCCEEDS(sh_guest_begin(guest_->runtime(), nullptr, &scope));
-    EXPECT_EQ(sh_step_begin(guest_->runtime()), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_step_begin(guest_->runtime(), nullptr), SH_ERROR_BUSY);
     end_step_of_host();
     SUCCEEDS(guest_->step(forward(6)));
     SUCCEEDS(sh_scope_end(scope));
@@ -96,7 +96,7 @@ TEST_F(GuestWait, that_was_in_vain_leaves_a_runtime_what_it_is) {
     const uint64_t held = guest_->stats().held_bytes;
     EXPECT_GT(held, 0u);
     SUCCEEDS(host_->step(forward(20)));
-    SUCCEEDS(sh_step_begin(host_->runtime()));
+    SUCCEEDS(sh_step_begin(host_->runtime(), nullptr));
     const sh_guest_options options = that_waits(milliseconds(5), 60 * kPage - 24 * kPage);
     sh_scope* scope = nullptr;
     EXPECT_EQ(sh_guest_begin(guest_->runtime(), &options, &scope), SH_ERROR_BUSY) << why();

@@ -27,7 +27,7 @@ TEST_P(Held, a_window_of_views) {
         SUCCEEDS(model.schedule(forward(11)));
         const sh_stream stream = on_stream ? device.stream() : SH_STREAM_HOST;
         for (int k = 0; k < 4; k++) {
-            SUCCEEDS(sh_step_begin(model.runtime()));
+            SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
             for (size_t i = 0; i < 11 + window - 1; i++) {
                 if (i < 11) {
                     sh_view view = SH_VIEW_INIT;
@@ -58,7 +58,7 @@ TEST_P(Held, smallest_budget_of_a_window) {
     SUCCEEDS(model.schedule(forward(12)));
     EXPECT_EQ(model.plan().smallest_budget_bytes, window * 5 * kPage);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 12 + window - 1; i++) {
             if (i >= window) {
                 SUCCEEDS(sh_release(model.runtime(), model.id(i - window), SH_STREAM_HOST));
@@ -137,7 +137,7 @@ TEST(Holding, too_many_names_the_holder) {
     for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
     Model model(device, specs);
     SUCCEEDS(model.schedule(forward(5)));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT, other = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &other), SH_ERROR_HELD);
@@ -160,7 +160,7 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     std::vector<BlockSpec> specs = equal_blocks(6, 4 * kPage);
     for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
     Model model(device, specs);
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view), SH_ERROR_HELD);
@@ -177,7 +177,7 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     three.destroy();
     SUCCEEDS(sh_device_set_budget(device.get(), 12 * kPage));
     Model fits(device, equal_blocks(6, 4 * kPage), holding(3));
-    SUCCEEDS(sh_step_begin(fits.runtime()));
+    SUCCEEDS(sh_step_begin(fits.runtime(), nullptr));
     for (size_t i = 0; i < 3; i++) SUCCEEDS(sh_acquire(fits.runtime(), fits.id(i), SH_STREAM_HOST, 0, &view));
     for (size_t i = 0; i < 3; i++) SUCCEEDS(sh_release(fits.runtime(), fits.id(i), SH_STREAM_HOST));
     SUCCEEDS(sh_step_end(fits.runtime()));
@@ -216,7 +216,7 @@ TEST(Holding, a_view_held_over_the_steps_end_stays) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(3), SH_STREAM_HOST, 0, &view));
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 8; i++) {
             const sh_status status = model.use(i);
             EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();  // the view may block some loads
@@ -236,30 +236,20 @@ TEST(Holding, acquire_many_is_all_or_none) {
     const sh_block three[] = {model.id(0), model.id(1), model.id(2)},
                    four[] = {model.id(0), model.id(1), model.id(2), model.id(3)};
     sh_view views[4] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     SUCCEEDS(sh_acquire_many(model.runtime(), three, 3, SH_STREAM_HOST, 0, views));
     for (size_t i = 0; i < 3; i++) SUCCEEDS(model.compare(i, views[i], SH_STREAM_HOST));
-    SUCCEEDS(sh_release_many(model.runtime(), three, 3, SH_STREAM_HOST));
+    for (const sh_block block : three) SUCCEEDS(sh_release(model.runtime(), block, SH_STREAM_HOST));
     EXPECT_EQ(sh_acquire_many(model.runtime(), four, 4, SH_STREAM_HOST, 0, views), SH_ERROR_HELD) << why();
     for (size_t i = 0; i < 6; i++) EXPECT_EQ(model.state(i).held, 0u) << i;
     const sh_block twice[] = {model.id(4), model.id(5), model.id(4)};
     SUCCEEDS(sh_acquire_many(model.runtime(), twice, 3, SH_STREAM_HOST, 0, views));
     EXPECT_EQ(model.state(4).held, 2u);
     EXPECT_EQ(views[0].address, views[2].address);
-    SUCCEEDS(sh_release_many(model.runtime(), twice, 3, SH_STREAM_HOST));
+    for (const sh_block block : twice) SUCCEEDS(sh_release(model.runtime(), block, SH_STREAM_HOST));
     EXPECT_EQ(model.state(4).held, 0u);
     SUCCEEDS(sh_step_end(model.runtime()));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-}
-
-TEST(Holding, release_many_goes_on_after_an_error) {
-    TestDevice device;
-    Model model(device, equal_blocks(3, 2 * kPage));
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view));
-    EXPECT_EQ(sh_release_many(model.runtime(), model.ids().data(), 3, SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
-    for (size_t i = 0; i < 3; i++) EXPECT_EQ(model.state(i).held, 0u);
 }
 
 TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
@@ -271,7 +261,7 @@ TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
         SUCCEEDS(model.schedule(forward(6)));
         int not_ready = 0;
         for (int k = 0; k < 2; k++) {
-            SUCCEEDS(sh_step_begin(model.runtime()));
+            SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
             for (size_t i = 0; i < 6; i++) {
                 sh_status status;
                 while ((status = model.use(i, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT)) == SH_NOT_READY) {
@@ -298,7 +288,7 @@ TEST(Holding, no_wait_on_a_stream_with_pinned_sources_is_always_ready) {
     Model model(device, equal_blocks(6, 6 * kPage));
     SUCCEEDS(model.schedule(forward(6)));
     const sh_stream stream = device.stream();
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i, stream, SH_ACQUIRE_NO_WAIT));
     SUCCEEDS(sh_step_end(model.runtime()));
     device.synchronize();

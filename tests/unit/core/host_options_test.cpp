@@ -98,7 +98,7 @@ void stream_some(sh_device* device, std::span<const uint8_t> within = {}) {
         SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
     }
     for (int step = 0; step < 3; step++) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (size_t i = 0; i < blocks.size(); i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));

@@ -19,11 +19,11 @@ TEST_P(HotPath, allocates_nothing_and_waits_for_nothing) {
     const std::vector<size_t> order = forward_backward(30);
     const auto step = [&] {
         sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         sh_view pair[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
         const sh_block first_two[2] = {model.id(order[0]), model.id(order[1])};
         SUCCEEDS(sh_acquire_many(model.runtime(), first_two, 2, stream, 0, pair));
-        SUCCEEDS(sh_release_many(model.runtime(), first_two, 2, stream));
+        for (const sh_block block : first_two) SUCCEEDS(sh_release(model.runtime(), block, stream));
         for (size_t k = 2; k < order.size(); k++) {
             const size_t i = order[k];
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));

@@ -37,7 +37,7 @@ protected:
         else
             SUCCEEDS(sh_acquire_many(model_.runtime(), ids.data(), ids.size(), stream, 0, views.data()));
         for (const sh_view& view : views) EXPECT_EQ(view.flags & ~0xfu, 0u) << "only flags of the interface";
-        SUCCEEDS(sh_release_many(model_.runtime(), ids.data(), ids.size(), stream));
+        for (const sh_block id : ids) SUCCEEDS(sh_release(model_.runtime(), id, stream));
     }
     void prefetch(std::vector<size_t> blocks) {
         for (const size_t i : blocks) SUCCEEDS(sh_prefetch(model_.runtime(), &model_.ids()[i], 1));

@@ -39,7 +39,7 @@ public:
         std::vector<size_t> layers = forward(kLayers);
     };
     void step(const Step& step, double noise = 0) {
-        EXPECT_SUCCEEDS(sh_step_begin_kind(model_.runtime(), step.name));
+        EXPECT_SUCCEEDS(sh_step_begin(model_.runtime(), step.name));
         for (const size_t i : step.layers) {
             sh_view view = SH_VIEW_INIT;
             random_ = random_ * 6364136223846793005 + 1442695040888963407;
@@ -278,9 +278,9 @@ TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
 TEST(KindsByName, AreCheckedAndKept) {
     KindsEngine engine(0.5);
     sh_runtime* const runtime = engine.model().runtime();
-    EXPECT_EQ(sh_step_begin_kind(runtime, ""), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_step_begin(runtime, ""), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(why().find("empty"), std::string::npos) << why();
-    EXPECT_EQ(sh_step_begin_kind(runtime, std::string(64, 'x').c_str()), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_step_begin(runtime, std::string(64, 'x').c_str()), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(why().find("63 bytes"), std::string::npos) << why();
     for (int k = 0; k < 12; k++) engine.step({("kind " + std::to_string(k)).c_str(), 1, forward(kLayers)});
     const auto kinds = engine.kinds();

@@ -33,12 +33,12 @@ TEST(Handles, wrong_ones_are_errors) {
     const sh_block id = model.id(0);
     for (sh_runtime* const runtime : wrong) {
         if (reinterpret_cast<void*>(runtime) == reinterpret_cast<void*>(device.get())) continue;
-        EXPECT_EQ(sh_step_begin(runtime), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_step_begin(runtime, nullptr), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_step_end(runtime), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_release(runtime, id, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_runtime_get_stats(runtime, &stats), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_write_back_all(runtime), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_write_back(runtime, nullptr, 0), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_runtime_synchronize(runtime), SH_ERROR_INVALID_HANDLE);
         sh_runtime_destroy(runtime);
     }
@@ -125,7 +125,7 @@ TEST(Process, a_forked_child_is_told) {
                   sh_memory_info info = SH_MEMORY_INFO_INIT;
                   sh_device* again = nullptr;
                   const bool told =
-                      sh_step_begin(model.runtime()) == SH_ERROR_FORKED &&
+                      sh_step_begin(model.runtime(), nullptr) == SH_ERROR_FORKED &&
                       sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
                       sh_device_get_memory(device.get(), &info) == SH_ERROR_FORKED &&
                       sh_device_open("host", nullptr, &again) == SH_ERROR_FORKED;
@@ -156,7 +156,7 @@ TEST(Process, exits_with_copies_in_flight) {
                 static auto* device = new TestDevice(slow);
                 static auto* model = new Model(*device, equal_blocks(8, 4 * kPage, origin));
                 (void)model->schedule(forward(8));
-                ignore(sh_step_begin(model->runtime()));
+                ignore(sh_step_begin(model->runtime(), nullptr));
                 for (size_t i = 0; i < 3; i++) (void)model->use(i, device->stream(), 0, 1000000);
                 std::exit(0);
             },

@@ -120,7 +120,7 @@ TEST_F(OccupancyRuntime, AReleasedRuntimeSaysWhatToDo) {
     SUCCEEDS(pause(device));
     sh_view view = SH_VIEW_INIT;
     const sh_block first = a->id(0);
-    EXPECT_EQ(sh_step_begin(a->runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_step_begin(a->runtime(), nullptr), SH_ERROR_INVALID_STATE);
     EXPECT_NE(why().find("sh_resume()"), std::string::npos) << why();
     EXPECT_EQ(sh_acquire(a->runtime(), first, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);
     EXPECT_NE(why().find("sh_resume()"), std::string::npos) << why();
@@ -152,7 +152,7 @@ TEST_F(OccupancyRuntime, AnEngineThatUsesTheMemoryRefusesThePause) {
     auto a = make(device, 6, "a"), b = make(device, 6, "b");
     copied(*a, 2);
     copied(*b, 2);
-    SUCCEEDS(sh_step_begin(b->runtime()));
+    SUCCEEDS(sh_step_begin(b->runtime(), nullptr));
     const auto refused = [&](const char* use) {
         EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "it does not end without this thread";
         EXPECT_NE(why().find("runtime \"b\""), std::string::npos) << why();
@@ -205,7 +205,7 @@ TEST_F(OccupancyRuntime, WhatIsDirtyGoesToItsSourceFirst) {
     TestDevice device;
     Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE));
     SUCCEEDS(model.schedule(forward(4)));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(model.overwrite(1, view, 5));
@@ -272,7 +272,7 @@ TEST_F(OccupancyRuntime, MemoryOfEnginesMayBeTheSourceOfBlocks) {
         SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
     }
     for (int cycle = 0; cycle < 3; cycle++) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (int i = 0; i < 2; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
@@ -297,7 +297,7 @@ TEST_F(OccupancyRuntime, PausesAndStepsOfOtherThreadsNeverWedge) {
             for (int k = 0; !stop; k++) {
                 auto model = make(device, 6, t ? "a" : "b");
                 for (int step = 0; step < 8 && !stop; step++) {
-                    const sh_status begun = sh_step_begin(model->runtime());
+                    const sh_status begun = sh_step_begin(model->runtime(), nullptr);
                     if (begun != SH_OK) {
                         EXPECT_TRUE(begun == SH_ERROR_INVALID_STATE || begun == SH_ERROR_BUSY) << why();
                         std::this_thread::yield();

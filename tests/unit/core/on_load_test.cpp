@@ -142,7 +142,7 @@ TEST(Loaded, dequantises_what_its_segment_brings_to_the_end_of_a_whole_block) {
             SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &ids[i]));
         }
         for (int k = 0; k < 4; k++) {
-            SUCCEEDS(sh_step_begin(runtime));
+            SUCCEEDS(sh_step_begin(runtime, nullptr));
             for (size_t i = 0; i < kBlocks; i++) {
                 sh_view view = SH_VIEW_INIT;
                 SUCCEEDS(sh_acquire(runtime, ids[i], SH_STREAM_HOST, 0, &view));

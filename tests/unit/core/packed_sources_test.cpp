@@ -96,7 +96,7 @@ TEST_F(PackedSources, AreStreamed) {
         SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks.emplace_back()));
     }
     for (int step = 0; step < 3; step++) {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
         SUCCEEDS(sh_step_end(runtime_));
     }
@@ -186,7 +186,7 @@ TEST_F(PackedSources, AreMadeOfPlainOnes) {
         for (size_t k = 0; k + 1 < given.size(); k++) std::ranges::fill(given[k], 0xee);
     }
     for (int step = 0; step < 4; step++) {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
         SUCCEEDS(sh_step_end(runtime_));
     }

@@ -23,7 +23,7 @@ protected:
     double step_ns(int count, int64_t compute_ns) {
         const uint64_t began = now();
         for (int i = 0; i < count; i++) {
-            EXPECT_SUCCEEDS(sh_step_begin(runtime_));
+            EXPECT_SUCCEEDS(sh_step_begin(runtime_, nullptr));
             for (const sh_block block : blocks_) {
                 sh_view view = SH_VIEW_INIT;
                 EXPECT_SUCCEEDS(sh_acquire(runtime_, block, stream_, 0, &view));

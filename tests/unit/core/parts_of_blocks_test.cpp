@@ -77,7 +77,7 @@ TEST_F(PartsOfBlocks, HaveTheBytesOfTheBlock) {
     const std::vector<sh_part> parts = register_parts(desc, units_of(1000, kPage));
     ASSERT_GE(parts.size(), 11u);
     for (int step = 0; step < 2; step++) {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         uint64_t end = 0, wrong = 0;
         for (const sh_part& part : parts) {
             EXPECT_EQ(part.offset, end);
@@ -117,7 +117,7 @@ TEST_F(PartsOfBlocks, AreWrittenBackToTheirPlaces) {
         SUCCEEDS(sh_mark_dirty(runtime_, part.block));
         SUCCEEDS(sh_release(runtime_, part.block, SH_STREAM_HOST));
     }
-    SUCCEEDS(sh_write_back_all(runtime_));
+    SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
     EXPECT_EQ(source.read(), changed);
 }
 

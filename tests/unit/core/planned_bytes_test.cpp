@@ -50,7 +50,7 @@ public:
     Covered& operator=(const Covered&) = delete;
 
     void step() {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (const sh_block id : ids_) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime_, id, SH_STREAM_HOST, 0, &view));
@@ -186,7 +186,7 @@ TEST(Packing, small_blocks_come_and_go) {
         for (uint64_t k = 0; k < shortened(60); k++) {
             const bool in_step = random() % 2;
             if (in_step) {
-                SUCCEEDS(sh_step_begin(model.runtime()));
+                SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
             }
             for (size_t n = random() % 4; n > 0; n--) {
                 const uint64_t bytes = 1 + random() % (random() % 3 ? kPage / 3 : 2 * kPage);

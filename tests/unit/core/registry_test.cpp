@@ -397,7 +397,7 @@ TEST(Registrations, leave_nothing) {
         sh_block ids[3];
         SUCCEEDS(sh_register_blocks(model.runtime(), descs, 3, ids));
         for (const sh_block id : ids) places = std::max<uint64_t>(places, (id & 0xffffffff) + 1);
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (const sh_block id : ids) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), id, stream, 0, &view));
@@ -431,7 +431,7 @@ TEST(Registrations, a_new_block_in_an_old_ones_place_is_itself) {
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(order, stream));
     for (size_t k = 0; k < 16; k++) {
         const size_t at = k * 5 % 8;
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t n = 0; n < 8; n++) {
             if (n == 4) {  // in the middle of a step
                 SUCCEEDS(model.remove(order[at]));

@@ -286,7 +286,7 @@ protected:
         SUCCEEDS(sh_release(runtime_, blocks_[i], SH_STREAM_HOST));
     }
     void expect_written() {
-        SUCCEEDS(sh_write_back_all(runtime_));
+        SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
         for (size_t i = 0; i < memory_.size(); i++) EXPECT_TRUE(memory_[i] == truth_[i]) << "block " << i;
     }
 
@@ -311,7 +311,7 @@ TEST_F(ChangedPackedBlocks, ArePackedUntilTheyAreWritten) {
         EXPECT_LT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (1 << 20)) << "copies";
     }
     for (int round = 0; round < 3; round++) {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t i = round; i < blocks_.size(); i += 3) change(i);
         SUCCEEDS(sh_step_end(runtime_));
         steps(1);
@@ -374,7 +374,7 @@ TEST_F(ChangedPackedBlocks, LeaveNoCopiesWhereTheyStay) {
     steps(1);
     EXPECT_GT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (5 << 20));
     for (size_t i = 0; i < 4; i++) change(i);
-    SUCCEEDS(sh_write_back_all(runtime_));
+    SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
     steps(1);
     EXPECT_LE(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes);
     expect_written();

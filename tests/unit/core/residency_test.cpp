@@ -233,7 +233,7 @@ TEST(KeepResident, a_model_that_streams_goes_on_streaming) {
     const uint64_t held = a->stats().held_bytes;
     EXPECT_EQ(a->stats().protected_bytes, a->stats().share_bytes);
     // The other model holds the whole budget, so no other model can begin.
-    EXPECT_EQ(sh_step_begin(b->runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(b->runtime(), nullptr), SH_ERROR_BUDGET);
     copied(*a, 3);
     EXPECT_EQ(a->stats().held_bytes, held);
     EXPECT_EQ(a->stats().given_up_bytes, 0u);

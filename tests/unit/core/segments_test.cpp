@@ -42,7 +42,7 @@ TEST(Segments, that_touch_come_after_the_uses_of_all_their_pages) {
         const sh_stream stream = device.stream();
         std::atomic<uint64_t> wrong{0}, compared{0};
         for (int k = 0; k < 3; k++) {
-            SUCCEEDS(sh_step_begin(runtime));
+            SUCCEEDS(sh_step_begin(runtime, nullptr));
             for (size_t i = 0; i < kBlocks; i++) {
                 sh_view view = SH_VIEW_INIT;
                 SUCCEEDS(sh_acquire(runtime, order[i].block, stream, 0, &view));

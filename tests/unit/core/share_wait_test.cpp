@@ -26,7 +26,7 @@ protected:
         SUCCEEDS(first_.schedule(forward(10)));
         SUCCEEDS(second_->schedule(forward(10)));
         SUCCEEDS(first_.step(forward(10)));
-        SUCCEEDS(sh_step_begin(first_.runtime()));
+        SUCCEEDS(sh_step_begin(first_.runtime(), nullptr));
     }
 
     TestDevice device_{{.budget_bytes = 40 * kPage}};
@@ -38,7 +38,7 @@ TEST_F(ShareWait, a_step_waits_until_others_have_ended_theirs) {
     begin(std::chrono::seconds(60));
     std::atomic<bool> ended{false};
     std::thread waits([&] {
-        SUCCEEDS(sh_step_begin(second_->runtime()));
+        SUCCEEDS(sh_step_begin(second_->runtime(), nullptr));
         EXPECT_TRUE(ended) << "there was no memory for it";
         for (size_t i = 0; i < 10; i++) SUCCEEDS(second_->use(i));
         SUCCEEDS(sh_step_end(second_->runtime()));
@@ -55,7 +55,7 @@ TEST_F(ShareWait, a_step_waits_until_others_have_ended_theirs) {
 TEST_F(ShareWait, gives_up_in_time) {
     begin(std::chrono::milliseconds(30));
     const auto began = std::chrono::steady_clock::now();
-    EXPECT_EQ(sh_step_begin(second_->runtime()), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_step_begin(second_->runtime(), nullptr), SH_ERROR_BUSY);
     EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(30));
     SUCCEEDS(sh_step_end(first_.runtime()));
     SUCCEEDS(second_->step(forward(10)));
@@ -71,7 +71,7 @@ TEST(ShareWaits, nobody_is_turned_away) {
                             options_that_wait(std::chrono::minutes(5)));
         SUCCEEDS(models.back().schedule(forward(6)));
     }
-    SUCCEEDS(sh_step_begin(models[0].runtime()));
+    SUCCEEDS(sh_step_begin(models[0].runtime(), nullptr));
     std::vector<std::thread> threads;
     for (size_t i = 1; i < kModels; i++)
         threads.emplace_back([&model = models[i]] {
@@ -90,7 +90,7 @@ TEST_F(ShareWait, ends_with_the_runtime) {
     std::promise<void> begun;
     std::thread waits([&] {
         begun.set_value();
-        EXPECT_EQ(sh_step_begin(second_->runtime()), SH_ERROR_CANCELLED);
+        EXPECT_EQ(sh_step_begin(second_->runtime(), nullptr), SH_ERROR_CANCELLED);
     });
     begun.get_future().wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

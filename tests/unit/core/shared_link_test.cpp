@@ -187,7 +187,7 @@ private:
     void step() {
         used_ = 0;
         if (runtime_) {
-            SUCCEEDS(sh_step_begin(runtime_));
+            SUCCEEDS(sh_step_begin(runtime_, nullptr));
         }
         if (spiller_) {
             SUCCEEDS(sh_spiller_begin_step(spiller_, 0));

@@ -15,7 +15,7 @@ TEST(Budget, less_than_the_smallest_is_refused_with_the_figures) {
     specs[2] = {10 * kPage - 5, Origin::pinned, 0, nullptr, nullptr, "the large one"};
     Model model(device, specs);
     SUCCEEDS(model.schedule(forward(4)));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_BUDGET);
     const std::string text = why();
     EXPECT_NE(text.find(std::to_string(10 * kPage)), std::string::npos) << text;
     EXPECT_NE(text.find("the large one"), std::string::npos) << text;
@@ -71,7 +71,7 @@ TEST(Budget, less_than_what_it_needs_under_its_own_ceiling_names_that) {
     specs[0].name = "the first";
     Model model(device, specs, options);
     SUCCEEDS(model.schedule(forward(4)));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_BUDGET);
     for (const std::string& part :
          {"max_bytes, " + exact_size_text(3 * kPage), exact_size_text(4 * kPage), std::string("the first")})
         EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
@@ -166,7 +166,7 @@ TEST(Budget, lowered_in_a_step_takes_effect_at_its_edge) {
     Model model(device, equal_blocks(8, 5 * kPage));
     SUCCEEDS(model.schedule(forward(8)));
     SUCCEEDS(model.step(forward(8)));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     SUCCEEDS(sh_device_set_budget(device.get(), 12 * kPage));
     for (size_t i = 0; i < 8; i++) SUCCEEDS(model.use(i));
     SUCCEEDS(sh_step_end(model.runtime()));
@@ -201,7 +201,7 @@ TEST(TwoRuntimes, both_shrink_when_the_budget_is_lowered) {
         EXPECT_GE(device.memory().used_bytes, 60 * kPage);  // a plan need not use the last pages of its share
         for (Model* model : {&first, &second})
             if (in_a_step) {
-                SUCCEEDS(sh_step_begin(model->runtime()));
+                SUCCEEDS(sh_step_begin(model->runtime(), nullptr));
             }
         SUCCEEDS(sh_device_set_budget(device.get(), 24 * kPage));
         for (Model* model : {&first, &second})
@@ -245,8 +245,8 @@ TEST(TwoRuntimes, the_first_shrinks_at_its_edge) {
     SUCCEEDS(first.schedule(forward(10)));
     SUCCEEDS(second.schedule(forward(10)));
     SUCCEEDS(first.step(forward(10)));
-    SUCCEEDS(sh_step_begin(first.runtime()));
-    EXPECT_EQ(sh_step_begin(second.runtime()), SH_ERROR_BUSY);
+    SUCCEEDS(sh_step_begin(first.runtime(), nullptr));
+    EXPECT_EQ(sh_step_begin(second.runtime(), nullptr), SH_ERROR_BUSY);
     EXPECT_NE(why().find("holds"), std::string::npos) << why();
     for (size_t i = 0; i < 10; i++) SUCCEEDS(first.use(i));
     SUCCEEDS(sh_step_end(first.runtime()));
@@ -289,7 +289,7 @@ TEST(Streams, a_copy_waits_for_the_last_uses_on_all_streams) {
     SUCCEEDS(model.schedule(forward(3), 1));
     const sh_stream streams[] = {device.stream(), device.stream(), device.stream()};
     for (int k = 0; k < 30; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t n = 0; n < 3; n++) {
             const size_t i = (k % 3 == 2) ? 2 - n : n;
             if (k % 4 == 3 && i == 1) continue;  // skipped
@@ -308,7 +308,7 @@ TEST(Streams, one_view_on_several) {
     SUCCEEDS(model.schedule(forward(6)));
     const sh_stream slow = device.stream(), fast = device.stream();
     for (int k = 0; k < 10; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 6; i++) {
             sh_view view = SH_VIEW_INIT;
             for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) {
@@ -333,7 +333,7 @@ TEST(Streams, come_and_go) {
     for (int k = 0; k < 100; k++) {
         sh_stream stream = 0;
         SUCCEEDS(sh_stream_create(device.get(), &stream));
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 4; i++) SUCCEEDS(model.use(i, stream, 0, 50000));
         if (k % 2) {
             SUCCEEDS(sh_stream_forget(model.runtime(), stream));
@@ -356,7 +356,7 @@ TEST(Threads, several_use_one_runtime) {
     SUCCEEDS(model.schedule(forward(20)));
     const sh_stream streams[] = {device.stream(), device.stream(), SH_STREAM_HOST};
     for (int k = 0; k < 5; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         std::vector<std::thread> threads;
         for (const sh_stream stream : streams)
             threads.emplace_back([&, stream] {
@@ -384,7 +384,7 @@ TEST(Unordered, sets_are_remapped_on_demand) {
     SUCCEEDS(model.schedule(forward(6)));
     const sh_stream stream = device.stream();
     for (size_t k = 0; k < 30; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         std::vector<sh_block> ids;
         for (size_t n = 0; n < 4; n++) ids.push_back(model.id(6 + (k * 17 + n * 11) % 40));
         std::vector<sh_view> views(4, SH_VIEW_INIT);
@@ -392,7 +392,7 @@ TEST(Unordered, sets_are_remapped_on_demand) {
         SUCCEEDS(sh_acquire_many(model.runtime(), ids.data(), 4, stream, 0, views.data()));
         for (size_t n = 0; n < 4; n++) SUCCEEDS(model.compare(6 + (k * 17 + n * 11) % 40, views[n], stream, 20000));
         for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i, stream));
-        SUCCEEDS(sh_release_many(model.runtime(), ids.data(), 4, stream));
+        for (const sh_block id : ids) SUCCEEDS(sh_release(model.runtime(), id, stream));
         SUCCEEDS(sh_step_end(model.runtime()));
         EXPECT_LE(device.memory().peak_bytes, 20 * kPage);
     }
@@ -425,7 +425,7 @@ TEST(Unordered, unregistered_while_others_run) {
         SUCCEEDS(sh_release(model.runtime(), id, stream));
         SUCCEEDS(model.remove(gone));
         EXPECT_EQ(model.use(gone), SH_ERROR_INVALID_HANDLE);
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 16; i++) {
             const sh_status status = model.use(i, stream);
             EXPECT_TRUE(status == SH_OK || status == SH_ERROR_INVALID_HANDLE) << i << ": " << why();

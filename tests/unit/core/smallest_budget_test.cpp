@@ -16,7 +16,7 @@ std::string smallest(uint64_t pages) { return "the smallest that works is " + ex
 
 // Uses the other blocks one by one while these are held.
 void step_beside(Model& model, const std::vector<size_t>& held) {
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     for (const size_t i : held) SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
     for (size_t i = held.size(); i < model.size(); i++) SUCCEEDS(model.use(i));
@@ -26,7 +26,7 @@ void step_beside(Model& model, const std::vector<size_t>& held) {
 
 // A step in which two neighbours are held at a time.
 void step_in_pairs(Model& model) {
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     for (size_t i = 0; i < model.size(); i++) {
         SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -48,7 +48,7 @@ std::vector<BlockSpec> with_unordered(size_t unordered, uint64_t pages) {
 TEST(SmallestBudget, unordered_blocks_are_held_beside_the_order) {
     TestDevice device({.budget_bytes = 6 * kPage});
     Model model(device, with_unordered(1, 3));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_BUDGET);
     EXPECT_NE(why().find(smallest(7)), std::string::npos) << why();
     EXPECT_NE(why().find("beside " + exact_size_text(3 * kPage)), std::string::npos) << why();
     SUCCEEDS(sh_device_set_budget(device.get(), 7 * kPage));
@@ -60,7 +60,7 @@ TEST(SmallestBudget, unordered_blocks_are_held_beside_the_order) {
 TEST(SmallestBudget, unordered_bytes_are_beside_the_order) {
     TestDevice device({.budget_bytes = 9 * kPage});
     Model model(device, with_unordered(2, 3), options_holding(1, 6 * kPage));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_BUDGET);
     EXPECT_NE(why().find(smallest(10)), std::string::npos) << why();
     SUCCEEDS(sh_device_set_budget(device.get(), 10 * kPage));
     for (int k = 0; k < 3; k++) step_beside(model, {0, 1});
@@ -77,7 +77,7 @@ TEST(SmallestBudget, it_has_room_for_the_units_that_it_leads_to) {
         return std::make_unique<Model>(device, specs);
     };
     auto model = make();
-    EXPECT_EQ(sh_step_begin(model->runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model->runtime(), nullptr), SH_ERROR_BUDGET);
     EXPECT_NE(why().find(smallest(68)), std::string::npos) << why();
     model.reset();
     SUCCEEDS(sh_device_set_budget(device.get(), 68 * kPage));
@@ -116,7 +116,7 @@ TEST(SmallestBudget, a_refusal_names_what_all_runtimes_need) {
     TestDevice device({.budget_bytes = 12 * kPage});
     Model first(device, with_unordered(1, 3)), second(device, with_unordered(1, 3));
     for (int k = 0; k < 2; k++) step_beside(first, {0});
-    EXPECT_EQ(sh_step_begin(second.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(second.runtime(), nullptr), SH_ERROR_BUDGET);
     EXPECT_NE(why().find("all runtimes of the device need " + exact_size_text(14 * kPage)), std::string::npos) << why();
     step_beside(first, {0});
     SUCCEEDS(sh_device_set_budget(device.get(), 14 * kPage));

@@ -164,7 +164,7 @@ TEST(Steps, several_segments_and_gaps) {
     }
     SUCCEEDS(sh_register_blocks(runtime, descs.data(), 4, ids.data()));
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (const sh_block id : ids) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view));
@@ -186,7 +186,7 @@ TEST(Steps, addresses_stay_and_are_aligned) {
     SUCCEEDS(model.schedule(forward(20)));
     std::vector<void*> addresses(20);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 20; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -226,7 +226,7 @@ TEST(Steps, twice_in_a_row_is_loaded_once) {
     const std::vector<size_t> order = {0, 1, 2, 3, 3, 3, 4, 5};
     SUCCEEDS(model.schedule(order));
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         uint64_t serial = 0;
         for (size_t n = 0; n < order.size(); n++) {
             sh_view view = SH_VIEW_INIT;
@@ -259,7 +259,7 @@ TEST(Steps, serial_grows_with_each_load) {
     SUCCEEDS(model.schedule(forward(8)));
     std::vector<uint64_t> serials(8);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 8; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -304,8 +304,8 @@ TEST(Steps, misplaced_calls_are_refused) {
     TestDevice device;
     Model model(device, equal_blocks(3, 2 * kPage));
     EXPECT_EQ(sh_step_end(model.runtime()), SH_ERROR_INVALID_STATE);
-    SUCCEEDS(sh_step_begin(model.runtime()));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
     uint8_t byte = 0;
     EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &byte, 1), SH_ERROR_INVALID_STATE);
@@ -387,7 +387,7 @@ TEST(Polling, counts_each_use_once) {
     TestDevice device(slow);
     Model model(device, equal_blocks(8, 4 * kPage, Origin::pageable));
     for (int k = 0; k < 6; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 8; i++) {
             sh_status status = SH_NOT_READY;
             while (status == SH_NOT_READY) status = model.use(i, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT);
@@ -431,7 +431,7 @@ TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
     SUCCEEDS(model.step(forward(6)));
     int begun_in_part = 0;
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t i = 0; i < 6; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));

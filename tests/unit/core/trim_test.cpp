@@ -53,7 +53,7 @@ TEST(Trim, keeps_what_is_protected_or_reserved) {
 TEST(Trim, is_refused_while_the_runtime_is_in_use) {
     TestDevice device;
     auto a = make(device, 4, "a");
-    SUCCEEDS(sh_step_begin(a->runtime()));
+    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
     uint64_t bytes = 77;
     EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(bytes, 77u);
@@ -69,7 +69,7 @@ TEST(Trim, writes_back_what_is_dirty) {
     TestDevice device;
     Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE));
     SUCCEEDS(model.schedule(forward(4)));
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(model.overwrite(1, view, 5));
@@ -100,7 +100,7 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     copied(*a, 2);
     SUCCEEDS(sh_reserve(b->runtime(), 10 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 0) << "between steps it gives up what is wanted";
-    SUCCEEDS(sh_step_begin(a->runtime()));
+    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
     SUCCEEDS(sh_reserve(b->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
     EXPECT_EQ(felt.bytes, 20 * kPage);
@@ -109,7 +109,7 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     copied(*b);
     EXPECT_GE(b->stats().share_bytes, 30 * kPage);
     SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
-    SUCCEEDS(sh_step_begin(a->runtime()));
+    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
     SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
     SUCCEEDS(sh_step_end(a->runtime()));

@@ -136,7 +136,7 @@ protected:
         SUCCEEDS(sh_set_schedule(runtime_, uses.data(), uses.size()));
     }
     void step(sh_runtime* runtime) {
-        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (size_t i = 0; i < blocks_.size(); i++) expect_bytes(runtime, blocks_[i], truth_[i]);
         SUCCEEDS(sh_step_end(runtime));
     }

@@ -69,7 +69,7 @@ TEST_F(UnpackingTest, DamageInAFileIsNamed) {
         EXPECT_EQ(std::fflush(tensor.file.get()), 0);
     };
     write_last(tensor.frame.back() ^ 1);
-    SUCCEEDS(sh_step_begin(runtime_));
+    SUCCEEDS(sh_step_begin(runtime_, nullptr));
     EXPECT_GE(beside(runtime_), kLeast);
     sh_view view = SH_VIEW_INIT;
     EXPECT_EQ(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
@@ -157,7 +157,7 @@ TEST_F(UnpackingTest, RuntimesUnpackAtTheSameTime) {
     }
     const auto use = [&](sh_runtime* runtime, const std::vector<sh_block>& blocks) {
         for (int i = 0; i < 4; i++) {
-            SUCCEEDS(sh_step_begin(runtime));
+            SUCCEEDS(sh_step_begin(runtime, nullptr));
             for (size_t block = 0; block < blocks.size(); block++) expect_bytes(runtime, blocks[block], truth_[block]);
             SUCCEEDS(sh_step_end(runtime));
         }

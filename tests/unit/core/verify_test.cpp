@@ -141,7 +141,7 @@ TEST_F(Verify, SaysWhatCannotBeCompared) {
     SUCCEEDS(sh_mark_dirty(runtime_, block));
     expect(block, SH_ERROR_INVALID_STATE, "changes");
     SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
-    SUCCEEDS(sh_write_back_all(runtime_));
+    SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
     SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
     expect(block, SH_OK);
     SUCCEEDS(sh_source_update_begin(runtime_, &block, 1));
@@ -233,7 +233,7 @@ TEST_F(Verify, AgreesWithWhatWasUnpacked) {
     for (int i = 0; i < 19; i++) add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
     set_schedule();
     for (int step = 0; step < 3; step++) {
-        SUCCEEDS(sh_step_begin(runtime_));
+        SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (const sh_block block : blocks_) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));

@@ -38,7 +38,7 @@ public:
     }
     template <class Busy>
     void step(Busy&& busy_ns) {
-        EXPECT_SUCCEEDS(sh_step_begin(model_.runtime()));
+        EXPECT_SUCCEEDS(sh_step_begin(model_.runtime(), nullptr));
         for (size_t i = 0; i < kBlocks; i++) {
             sh_view view = SH_VIEW_INIT;
             EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), model_.id(i), stream_, 0, &view));

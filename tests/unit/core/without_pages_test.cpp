@@ -83,7 +83,7 @@ TEST_F(WithoutPages, says_what_it_is) {
     Model model(device, equal_blocks(6, 4 * kPage));
     SUCCEEDS(model.schedule(forward(6)));
     for (size_t i = 0; i < 6; i++) EXPECT_EQ(model.state(i).address, nullptr) << "an address without memory";
-    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view));
     EXPECT_EQ(view.flags & SH_VIEW_FIXED_ADDRESS, 0u);
@@ -145,7 +145,7 @@ TEST_F(WithoutPages, less_than_the_largest_block_is_refused) {
     specs[2] = {10 * kPage - 5, Origin::pinned, 0, nullptr, nullptr, "the large one"};
     Model model(device, specs);
     SUCCEEDS(model.schedule(forward(4)));
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_BUDGET);
     EXPECT_NE(why().find("the large one"), std::string::npos) << why();
     EXPECT_NE(why().find(std::to_string(10 * kPage)), std::string::npos) << why();
     SUCCEEDS(sh_device_set_budget(device.get(), 10 * kPage));
@@ -201,7 +201,7 @@ TEST_F(WithoutPages, views_that_are_held_keep_their_place) {
     Model model(device, equal_blocks(9, 5 * kPage, Origin::pageable), options);
     SUCCEEDS(model.schedule(forward(9)));
     for (int k = 0; k < 4; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         std::map<size_t, sh_view> held;
         for (size_t i = 0; i < 9 + 2; i++) {
             if (i >= 3) {
@@ -262,7 +262,7 @@ TEST_F(WithoutPages, unordered_blocks_come_and_go) {
     SUCCEEDS(model.schedule(forward(5)));
     const sh_stream stream = device.stream();
     for (size_t k = 0; k < 25; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime()));
+        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         for (size_t n = 0; n < 5; n++) {
             const size_t i = 5 + (k * 17 + n * 11) % 30;
             sh_view view = SH_VIEW_INIT;
@@ -303,7 +303,7 @@ TEST_F(WithoutPages, what_the_engine_changed_survives_a_new_plan) {
         uint64_t version = 1;
         for (const uint64_t pages : {16, 9, 30, 8, 64, 12}) {
             SUCCEEDS(sh_device_set_budget(device.get(), pages * kPage));
-            SUCCEEDS(sh_step_begin(model.runtime()));
+            SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
             for (size_t i = 0; i < 8; i++) {
                 const sh_stream on = version % 3 ? stream : SH_STREAM_HOST;
                 sh_view view = SH_VIEW_INIT;
@@ -316,7 +316,7 @@ TEST_F(WithoutPages, what_the_engine_changed_survives_a_new_plan) {
             device.synchronize();
         }
         SUCCEEDS(model.step(forward(8), stream));
-        SUCCEEDS(sh_write_back_all(model.runtime()));
+        SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
         device.synchronize();
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
         for (size_t i = 0; i < 8; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;

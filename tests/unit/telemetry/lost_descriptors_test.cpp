@@ -68,14 +68,14 @@ int watches_on(const Folder& folder) {
         sh_telemetry_open(runtime, folder.at("steps").c_str()) != SH_OK ||
         sh_spiller_open_telemetry(spiller, folder.at("spills").c_str()) != SH_OK)
         return 2;
-    if (sh_step_begin(runtime) != SH_OK || sh_step_end(runtime) != SH_OK) return 2;
+    if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_OK) return 2;
     Connection client(folder.at("monitor"));
     client.send("snap");
     if (ask(folder.at("monitor"))["pid"] != getpid()) return 3;
     if (close_range(3, ~0U, 0) != 0) return 4;
     const OtherFiles others;
     for (int i = 0; i < 3; i++)
-        if (sh_step_begin(runtime) != SH_OK || sh_step_end(runtime) != SH_ERROR_IO) return 5;
+        if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_ERROR_IO) return 5;
     if (sh_telemetry_open(runtime, nullptr) != SH_ERROR_IO) return 6;
     if (sh_trace_stop() != SH_ERROR_IO) return 7;
     if (sh_monitor_stop() != SH_OK) return 8;
@@ -119,7 +119,7 @@ int streams_on(int file, bool mapped) {
     for (int step = 0; step < 6; step++) {
         if (!is_closed) posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
         // A plan may want more of the device's memory, which is also a file.
-        if (sh_step_begin(runtime) != SH_OK) {
+        if (sh_step_begin(runtime, nullptr) != SH_OK) {
             if (!is_closed) return 3;
             continue;
         }

@@ -53,7 +53,7 @@ protected:
         ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
     }
     sh_status step(Model& model) {
-        EXPECT_SUCCEEDS(sh_step_begin(model.runtime()));
+        EXPECT_SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
         return sh_step_end(model.runtime());
     }
 

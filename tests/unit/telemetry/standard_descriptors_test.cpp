@@ -81,7 +81,7 @@ private:
         return sh_monitor_start(folder_.at("monitor").c_str()) == SH_OK &&
                sh_trace_start(folder_.at("trace").c_str()) == SH_OK &&
                sh_telemetry_open(runtime_, folder_.at("telemetry").c_str()) == SH_OK &&
-               sh_step_begin(runtime_) == SH_OK && sh_step_end(runtime_) == SH_OK;
+               sh_step_begin(runtime_, nullptr) == SH_OK && sh_step_end(runtime_) == SH_OK;
     }
     bool spills() {
         sh_spiller* spiller = nullptr;

@@ -2183,14 +2183,12 @@ pub struct sh_ticket_info {
     pub offset: u64,
     ///Number of the copy. Tickets with the same number share it.
     pub copy: u64,
-    ///Number of sh_ticket_release() calls that end the ticket.
-    pub references: u64,
     ///The memory of sh_prefetch_spilled(). 0: none.
     pub prefetched_address: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_ticket_info"][::core::mem::size_of::<sh_ticket_info>() - 48usize];
+    ["Size of sh_ticket_info"][::core::mem::size_of::<sh_ticket_info>() - 40usize];
     ["Alignment of sh_ticket_info"][::core::mem::align_of::<sh_ticket_info>() - 8usize];
     [
         "Offset of field: sh_ticket_info::struct_size",
@@ -2208,11 +2206,8 @@ const _: () = {
         "Offset of field: sh_ticket_info::copy",
     ][::core::mem::offset_of!(sh_ticket_info, copy) - 24usize];
     [
-        "Offset of field: sh_ticket_info::references",
-    ][::core::mem::offset_of!(sh_ticket_info, references) - 32usize];
-    [
         "Offset of field: sh_ticket_info::prefetched_address",
-    ][::core::mem::offset_of!(sh_ticket_info, prefetched_address) - 40usize];
+    ][::core::mem::offset_of!(sh_ticket_info, prefetched_address) - 32usize];
 };
 ///Counters since the spiller was created. The fields from kept_bytes to used_peak_bytes are values of this moment.
 #[repr(C)]
@@ -2403,7 +2398,7 @@ pub struct sh_kind_info {
     pub struct_size: u32,
     ///1: the plan in force was made for this kind, alone or with others. The times are 0 if not.
     pub planned: u32,
-    ///The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself.
+    ///The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself.
     pub name: [::core::ffi::c_char; 64usize],
     /**Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
 told apart in some steps only, and only these steps are counted.*/
@@ -2808,6 +2803,8 @@ Since 0.1*/
     pub fn sh_mark_dirty(runtime: *mut sh_runtime, block: sh_block) -> sh_status;
     /**Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
 are skipped.
+
+- `blocks`: NULL with a count of 0: all blocks of the runtime.
 @retval SH_OK                  The sources have the contents.
 @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
 written.
@@ -2820,11 +2817,6 @@ Since 0.1*/
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Calls sh_write_back() for all blocks of the runtime.
-@retval SH_OK All sources have the contents. The errors are those of sh_write_back().
-@blocks Until the contents are written.
-Since 0.1*/
-    pub fn sh_write_back_all(runtime: *mut sh_runtime) -> sh_status;
     /**Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
 same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
 resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
@@ -3308,7 +3300,7 @@ Views become invalid. Calls that wait in the runtime on other threads return SH_
 runtimes are ignored.
 
 Before this call, the caller
-- calls sh_write_back_all(), because the library does not write dirty blocks back here, or only some of them;
+- calls sh_write_back() with NULL, because the library does not write dirty blocks back here, or only some of them;
 - leaves the graphs that it entered;
 - ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
 
@@ -3662,7 +3654,7 @@ all tickets that share the copy. The stream must exist until the ticket is colle
 
 - `flags`: 0, SH_SPILL_NOW or SH_SPILL_KEEP.
 
-- `out_ticket`: Valid with SH_OK and SH_KEPT until its last sh_ticket_release().
+- `out_ticket`: Valid with SH_OK and SH_KEPT until sh_ticket_release().
 @retval SH_OK                     The tensor is leaving, or shares the copy of a tensor that has left.
 @retval SH_KEPT                   The tensor stays for now.
 @retval SH_ERROR_INVALID_ARGUMENT The description is impossible. The text names the field.
@@ -3795,20 +3787,14 @@ Since 0.2*/
         count: u64,
         stream: sh_stream,
     ) -> sh_status;
-    /**Adds a reference to a ticket, for another holder that will release it.
-@retval SH_OK The ticket has one reference more.
-@blocks Never.
-Since 0.2*/
-    pub fn sh_ticket_retain(spiller: *mut sh_spiller, ticket: sh_ticket) -> sh_status;
-    /**Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
-sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. If other
-tickets share the copy, the memory belongs to the copy until the last of these tickets has ended, or until
-sh_spiller_collect() has named it. The stream of each of these tickets waits once for a copy to the host that is
-under way, when the last ticket that was saved on it ends. Tickets that have ended and tickets of another spiller are
-an error.
-@retval SH_OK                The reference is taken back.
-@retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
-back, and the caller keeps the memory.
+    /**Ends a ticket. The caller may then give back the memory of its sh_spill() and of its prefetch: the streams of these
+calls wait for copies that still use the memory. If other tickets share the copy, the memory belongs to the copy
+until the last of these tickets has ended, or until sh_spiller_collect() has named it. The stream of each of these
+tickets waits once for a copy to the host that is under way, when the last ticket that was saved on it ends. Tickets
+that have ended and tickets of another spiller are an error.
+@retval SH_OK                The ticket has ended.
+@retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The ticket has ended,
+and the caller keeps the memory.
 @blocks Never, except for SH_STREAM_HOST, for the default stream of another thread, for copies that are not pinned,
 and after an error of the driver.
 Since 0.2*/
@@ -3903,7 +3889,15 @@ Since 0.1*/
     /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
 another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
 step is under way after an error.
+
+Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
+same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
+its own. The runtime also tells kinds apart by itself, but does so sooner and better if the engine names them. It
+keeps eight kinds. Another one takes the place of the kind that was used least recently.
+
+- `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
 @retval SH_OK                         The step is under way.
+@retval SH_ERROR_INVALID_ARGUMENT     The name is empty or too long.
 @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
 see sh_pause().
 @retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
@@ -3916,18 +3910,7 @@ it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
 @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
 @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
 Since 0.1*/
-    pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
-    /**Begins a step like sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
-same blocks in the same order, as a rule, and compute about as long. The runtime also tells kinds apart by itself,
-but does so sooner and better if the engine names them. Kinds that alternate get one plan, and each kind has an order
-of its own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
-
-- `kind`: The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
-@retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
-@retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
-@blocks As sh_step_begin().
-Since 0.2*/
-    pub fn sh_step_begin_kind(
+    pub fn sh_step_begin(
         runtime: *mut sh_runtime,
         kind: *const ::core::ffi::c_char,
     ) -> sh_status;
@@ -4040,16 +4023,6 @@ Since 0.1*/
     pub fn sh_release(
         runtime: *mut sh_runtime,
         block: sh_block,
-        stream: sh_stream,
-    ) -> sh_status;
-    /**Calls sh_release() for each block of a set. The call goes on after an error and returns the first one.
-@retval SH_OK All views are released. The errors are those of sh_release().
-@blocks As sh_release().
-Since 0.1*/
-    pub fn sh_release_many(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
         stream: sh_stream,
     ) -> sh_status;
     /**Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks

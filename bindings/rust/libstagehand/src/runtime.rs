@@ -312,7 +312,7 @@ impl Runtime {
     /// Writes all dirty contents back; see [`write_back`](Runtime::write_back). Blocks.
     pub fn write_back_all(&self) -> Result<()> {
         // SAFETY: the runtime is alive.
-        check(unsafe { sys::sh_write_back_all(self.raw) }).map(drop)
+        check(unsafe { sys::sh_write_back(self.raw, std::ptr::null(), 0) }).map(drop)
     }
 
     // --- order and plan ---

@@ -43,7 +43,7 @@ impl Runtime {
     #[inline]
     pub fn step(&self) -> Result<Step<'_>> {
         // SAFETY: the runtime is alive.
-        check(unsafe { sys::sh_step_begin(self.as_raw()) })?;
+        check(unsafe { sys::sh_step_begin(self.as_raw(), std::ptr::null()) })?;
         Ok(Step { runtime: self })
     }
 
@@ -56,7 +56,7 @@ impl Runtime {
     pub fn step_of_kind(&self, kind: &str) -> Result<Step<'_>> {
         let kind = c_string("kind", kind)?;
         // SAFETY: the runtime is alive, and the name ends with a NUL.
-        check(unsafe { sys::sh_step_begin_kind(self.as_raw(), kind.as_ptr()) })?;
+        check(unsafe { sys::sh_step_begin(self.as_raw(), kind.as_ptr()) })?;
         Ok(Step { runtime: self })
     }
 

@@ -105,15 +105,7 @@ impl Ticket {
         unsafe { self.spiller.restore(self.id, address, stream) }
     }
 
-    /// Returns another reference to the ticket.
-    pub fn retain(&self) -> Result<Ticket> {
-        // SAFETY: the spiller is alive.
-        check(unsafe { sys::sh_ticket_retain(self.spiller.as_raw(), self.id.0) })?;
-        Ok(Ticket::new(&self.spiller, self.id, self.stayed))
-    }
-
-    /// Takes the reference back now. The reference is taken back even if this returns an error. Unlike a drop, this
-    /// call returns the error.
+    /// Ends the ticket now. It has ended even if this returns an error. Unlike a drop, this call returns the error.
     ///
     /// # Errors
     /// [`Status::DEVICE_LOST`](crate::Status::DEVICE_LOST) if the driver cannot tell when copies end that use the
@@ -122,11 +114,11 @@ impl Ticket {
         check(self.end()).map(drop)
     }
 
-    /// The id of a reference that was taken back is 0.
+    /// The id of a ticket that has ended is 0.
     fn end(&mut self) -> sys::sh_status {
         match std::mem::replace(&mut self.id, TicketId(0)) {
             TicketId(0) => sys::SH_OK,
-            // SAFETY: this value owned one reference.
+            // SAFETY: this value owned the ticket.
             TicketId(raw) => unsafe { sys::sh_ticket_release(self.spiller.as_raw(), raw) },
         }
     }

