@@ -79,7 +79,7 @@ class SavedTensors:
         # A saved tensor is read outside a backward, and the end of that use is not known. So the caller gets a copy.
         with ExitStack() as views:
             for block in blocks:
-                views.callback(self._holding.acquire(block, self._holding.stream()).release)
+                views.enter_context(self._holding.reading(block))
             copied: torch.Tensor = without_key(_clone, (tensor,), {})
             return copied
 

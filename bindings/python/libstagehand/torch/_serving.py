@@ -142,13 +142,23 @@ def _is_parameter(kind: type) -> property:
     return property(get, put)
 
 
-def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_over(tensor: torch.Tensor, other: torch.Tensor, address: Callable[[torch.Tensor], object]) -> bool:
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor.data_ptr() == other.data_ptr() and (tensor.dtype, tensor.shape, tensor.stride()) == (
+        return (tensor.dtype, tensor.shape, tensor.stride(), address(tensor)) == (
             other.dtype,
             other.shape,
             other.stride(),
+            address(other),
         )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _place_in_storage(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor begins, also if its address is not given."""
+    return torch.Tensor.untyped_storage(tensor)._cdata, int(tensor.storage_offset())
 
 
 class _WrapperReads(TorchDispatchMode):
@@ -225,9 +235,9 @@ class ServedTensors:
                 return
             place = entry.places[0]
             # `tensor.data += 1` assigns the tensor that it got before.
-            if _is_over(value, place.open):
+            if _is_over(value, place.open, _place_in_storage):
                 return
-            if _is_over(value, place.host()):
+            if _is_over(value, place.host(), _address):
                 if not (entry.special or entry.held() or place.weight.fixed):
                     self.replace(place, value, True)
                 return

@@ -261,7 +261,7 @@ class Streamed(Residency, TrainingCalls, Source):
                         raise ValueError(f"{place.name} has a gradient: call zero_grad() before the model is streamed")
                     place.find_memory()
                     place.put_on_device()
-        self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
+        self._by_storage = {key: weight for weight in self._weights for key in _subclasses.keys_of(weight.memory)}
         self._served = ServedTensors(self)
         for entry in self._entries:
             for block in entry.blocks():

@@ -135,10 +135,17 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
+def keys_of(memory: torch.Tensor) -> tuple[int, int]:
+    """The keys by which found_in() looks a tensor over this memory up."""
+    storage = _storage(memory)
+    return storage._cdata, storage.data_ptr()
+
+
 def found_in(tensor: torch.Tensor, known: dict[int, Any]) -> tuple[Any, ...]:
-    """Looks up a tensor, or the tensors that it is made of, by the address of the storage."""
+    """Looks up a tensor, or the tensors that it is made of, by the storage and its address."""
     try:
-        one = known.get(_storage(tensor).data_ptr())
+        storage = _storage(tensor)
+        one = known.get(storage._cdata) or known.get(storage.data_ptr())
     except (NotImplementedError, RuntimeError):  # the tensor has no storage
         if not is_wrapper(tensor):
             return ()

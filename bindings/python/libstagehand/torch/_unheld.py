@@ -287,7 +287,7 @@ class UnheldOperations:
             )
         with torch.no_grad():
             value = value.to("cpu", copy=True)  # it may be a tensor over the weight
-            others = [] if is_over_source else others_over(weight, self._weights.values())
+            others = [] if is_over_source else others_over(weight, set(self._weights.values()))
             with self._writing([weight]):
                 leave(weight, others)
                 strided(weight.host, place.offset, place.original).copy_(value)

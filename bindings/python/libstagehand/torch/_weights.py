@@ -17,6 +17,7 @@ from .._view import View
 from . import _subclasses
 from ._division import Unit, matches
 from ._files import PackedTensor
+from ._guard import Guard
 from ._key import closed
 from ._memory import sealed, span_of, strided
 from ._movable import changed_elsewhere, full_name, refuse_distributed_weight, refuse_immovable
@@ -250,10 +251,9 @@ class HeldBlock:
         return bool(self.forward or self.backward)
 
     def settle(self) -> None:
-        """Opens the weights to operations while modules hold the block. A backward asks: what a checkpoint makes
-        of weights is used by later nodes too. Only functions of special tensors do not ask.
-        """
-        tensors, opened, closed, special = self._swaps
+        """Opens the weights while modules hold the block. A backward asks, because later nodes use what it makes."""
+        tensors, opened, closed, special, guard = self._swaps
+        guard.set(self.held())
         held = bool(self.forward or (self.backward and (special or self.wrappers)))
         if held is self.open:
             return
@@ -268,11 +268,10 @@ class HeldBlock:
             entry.tensor.__class__ = own if entry.held() else served
 
     @cached_property
-    def _swaps(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[Place]]:
-        """The plain tensors with their data while the block is held and while not, and the places of other tensors."""
-        plain = [place for place in self.all_places if not place.special]
-        special = [place for place in self.all_places if place.special]
-        return [one.tensor for one in plain], [one.open for one in plain], [one.closed for one in plain], special
+    def _swaps(self) -> tuple[Any, ...]:
+        """The plain tensors with their data while the block is held and while not, the places of others, the guard."""
+        plain, special = ([one for one in self.all_places if one.special is kind] for kind in (False, True))
+        return *([getattr(one, name) for one in plain] for name in ("tensor", "open", "closed")), special, Guard(self)
 
     @cached_property
     def all_places(self) -> list[Place]:
