@@ -62,7 +62,7 @@ class _Seal:
         self.sealed = sealed(self.memory)
 
     def is_moved(self) -> bool:
-        return self.sealed.data_ptr() != self.memory.data_ptr()
+        return bool(self.sealed.data_ptr() != self.memory.data_ptr())
 
 
 def _version(tensor: torch.Tensor) -> int:

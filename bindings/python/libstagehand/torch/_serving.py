@@ -153,7 +153,7 @@ def _is_over(tensor: torch.Tensor, other: torch.Tensor, address: Callable[[torch
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr()
+    return int(tensor.data_ptr())
 
 
 def _place_in_storage(tensor: torch.Tensor) -> tuple[int, int]:

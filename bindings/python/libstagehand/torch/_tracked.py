@@ -42,7 +42,7 @@ class _Copy(Function):
 
 def is_seen(weight: torch.Tensor) -> bool:
     """Whether autograd sees the operations on a weight."""
-    return (torch.is_grad_enabled() and weight.requires_grad) or forward_ad._current_level >= 0
+    return bool(torch.is_grad_enabled() and weight.requires_grad) or forward_ad._current_level >= 0
 
 
 def tracked(weight: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:

@@ -122,7 +122,7 @@ def _class(kind: type) -> type:
         {
             **{name: _method(kind, name) for name in _READERS},
             **{name: _like(kind, name) for name in ("new", "new_tensor")},
-            "detach": detached(kind.detach),
+            "detach": detached(torch.Tensor.detach),
             "__copy__": _copy,
             "__deepcopy__": _deepcopy,
             "share_memory_": _share_memory,
