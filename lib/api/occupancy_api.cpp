@@ -44,16 +44,16 @@ Status check_format(uint32_t format) {
                   "options.format is " + std::to_string(format) + ", which is not one of SH_FORMAT_*");
 }
 
-std::optional<core::Fate> fate(uint32_t contents) {
+std::optional<core::WayOut> way_out(uint32_t contents) {
     switch (contents) {
         case SH_CONTENTS_STAGE:
-            return core::Fate{core::Leaving::stage, false};
+            return core::WayOut{core::Leaving::stage, false};
         case SH_CONTENTS_FILE:
-            return core::Fate{core::Leaving::stage, true};
+            return core::WayOut{core::Leaving::stage, true};
         case SH_CONTENTS_DROP:
-            return core::Fate{core::Leaving::drop, false};
+            return core::WayOut{core::Leaving::drop, false};
         case SH_CONTENTS_ZERO:
-            return core::Fate{core::Leaving::zero, false};
+            return core::WayOut{core::Leaving::zero, false};
         default:
             return std::nullopt;
     }
@@ -105,7 +105,7 @@ Status take_pause(const sh_pause_options* given, Pause* out) {
     const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED;
     SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
     if (options.folder && !*options.folder) return Status(SH_ERROR_INVALID_ARGUMENT, "options.folder is empty");
-    out->wishes.contents = fate(options.contents);
+    out->wishes.contents = way_out(options.contents);
     out->wishes.format = options.format;
     out->wishes.copy_all = options.flags & SH_OCCUPANCY_COPY_ALL;
     out->wishes.pinned = !(options.flags & SH_OCCUPANCY_UNPINNED);
@@ -147,8 +147,8 @@ sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* op
             return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         std::string tag;
         SH_TRY(take_tag(wanted.tag, &tag));
-        const core::Keeping keeping{fate(wanted.contents).value_or(core::Fate()), (wanted.flags & SH_ALLOC_CONST) != 0,
-                                    wanted.format};
+        const core::Keeping keeping{way_out(wanted.contents).value_or(core::WayOut()),
+                                    (wanted.flags & SH_ALLOC_CONST) != 0, wanted.format};
         return at.alloc(bytes, tag, keeping, out_address);
     });
 }

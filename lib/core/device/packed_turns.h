@@ -30,17 +30,17 @@ public:
     Status synchronize();
 
 private:
-    struct Turn {
+    struct Side {
         transfer::Lane lane;
         sh_backend_event done = 0;
     };
-    static constexpr size_t kTurns = 2;
+    static constexpr size_t kSides = 2;
 
-    Status open(Turn& turn);
+    Status open(Side& side);
 
     Device& device_;
     const transfer::Direction direction_;
-    Turn turns_[kTurns];
+    Side sides_[kSides];
     size_t next_ = 0;
 };
 

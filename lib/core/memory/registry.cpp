@@ -70,8 +70,8 @@ void Registry::free_unit(uint32_t index) {
     hindered_ -= !units_[index].ready();
     units_[index] = Unit();
     beside_[index] = Beside();
-    for (Pack& pack : packs_)
-        if (pack.unit == index) pack = Pack();
+    for (Group& group : groups_)
+        if (group.unit == index) group = Group();
     (free_units_.count++ ? units_[free_units_.last].range : free_units_.first) = index;
     free_units_.last = index;
 }
@@ -116,7 +116,7 @@ void Registry::leave_range(uint32_t index) {
         log_line(SH_LOG_WARNING, "an address range could not be freed: %s", status.text());
 }
 
-Status Registry::add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t pack_pages,
+Status Registry::add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t group_pages,
                      bool may_reuse, sh_block* out_ids) {
     SH_TRY(check_blocks(descs, page_bytes_));
     const uint64_t free = blocks_.capacity() - blocks_.size() + (may_reuse ? free_blocks_.count : 0);
@@ -124,12 +124,12 @@ Status Registry::add(std::span<const sh_block_desc> descs, std::span<const Block
         return Status(SH_ERROR_INVALID_ARGUMENT,
                       "count: a runtime can have at most " + std::to_string(blocks_.capacity()) + " blocks");
     Addition added;
-    added.packs = packs_;
+    added.groups = groups_;
     added.blocks.reserve(descs.size());  // so that the new records are known after any failure
     added.units.reserve(descs.size());
-    added.grown.reserve(packs_.size());
+    added.grown.reserve(groups_.size());
     const Status status = no_throw([&]() -> Status {
-        for (const sh_block_desc& desc : descs) place(desc, pack_pages, may_reuse, added);
+        for (const sh_block_desc& desc : descs) place(desc, group_pages, may_reuse, added);
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
@@ -173,7 +173,7 @@ void Registry::undo(const Addition& added) {
         leave_range(units_[index].range);
         free_unit(index);
     }
-    packs_ = added.packs;
+    groups_ = added.groups;
 }
 
 void Registry::remove(std::span<const sh_block> ids) {

@@ -70,17 +70,17 @@ public:
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
-    // Copies descriptors, packs small neighbours into units of up to `pack_pages` pages, reserves addresses, and opens
+    // Copies descriptors, groups small neighbours in units of up to `group_pages` pages, reserves addresses, and opens
     // sources. Does all of this or nothing. `may_reuse`: no call waits inside the runtime, so nobody has a reference to
     // a free record.
     // `copies`: of each descriptor's segments, or of none.
-    Status add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t pack_pages,
+    Status add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t group_pages,
                bool may_reuse, sh_block* out_ids);
     // The most pages of a unit of small neighbours, for a budget of so many pages.
-    static uint64_t pack_pages(uint64_t budget_pages);
+    static uint64_t group_pages(uint64_t budget_pages);
     // A source is a packed tensor in pinned memory, which the device could unpack.
     bool has_packed_tensors();
-    // Blocks that are packed with their neighbours in the order.
+    // Blocks that are grouped with their neighbours in the order.
     bool has_small_blocks();
     // Gives a block the sources of this descriptor instead of its own, which nothing reads or writes any more. Does all
     // of this or nothing.
@@ -159,7 +159,7 @@ private:
         std::vector<policy::Gap> gaps;
     };
     // A unit that takes further small blocks, of this call or of later calls.
-    struct Pack {
+    struct Group {
         uint32_t unit = kNone;
         uint64_t room = 0;  // bytes of addresses
     };
@@ -172,7 +172,7 @@ private:
         };
         std::vector<uint32_t> blocks, units;  // new ones
         std::vector<Grown> grown;             // units of earlier calls that have grown, as they were
-        std::array<Pack, 2> packs;            // as they were before the call
+        std::array<Group, 2> groups;          // as they were before the call
     };
 
     // registry.cpp: the records
@@ -184,9 +184,9 @@ private:
     Status take_range(const Addition& added, uint64_t bytes);
     void leave_range(uint32_t index);
     void undo(const Addition& added);
-    // packing.cpp: which block lies where
-    bool takes_more(const Pack& pack, const sh_block_desc& desc, uint64_t room) const;
-    void place(const sh_block_desc& desc, uint64_t pack_pages, bool may_reuse, Addition& added);
+    // grouping.cpp: which block lies where
+    bool takes_more(const Group& group, const sh_block_desc& desc, uint64_t room) const;
+    void place(const sh_block_desc& desc, uint64_t group_pages, bool may_reuse, Addition& added);
     void append(uint32_t block, uint32_t unit, const sh_block_desc& desc);
     uint64_t lay_out(const Addition& added);
     void set_bytes(Unit& unit, uint64_t bytes);
@@ -205,7 +205,7 @@ private:
     std::vector<Range> ranges_;
     FreeRecords free_blocks_, free_units_;
     std::vector<uint32_t> free_ranges_;
-    std::array<Pack, 2> packs_;  // open packs: one for blocks in the order, one for blocks outside it
+    std::array<Group, 2> groups_;  // open ones: one for blocks in the order, one for blocks outside it
     uint64_t model_bytes_ = 0;
     uint64_t model_pages_ = 0;
     uint64_t live_blocks_ = 0;

@@ -21,14 +21,14 @@ struct Tag;
 
 // What becomes of contents that leave.
 enum class Leaving : uint8_t { stage, drop, zero };
-struct Fate {
+struct WayOut {
     Leaving leaving = Leaving::stage;
     bool to_file = false;  // a file keeps what is staged, not host memory
 };
 
 // What becomes of contents, as an allocation says.
 struct Keeping {
-    Fate fate;
+    WayOut way_out;
     bool constant = false;  // they stay as they were when they came back
     uint32_t format = 0;    // SH_FORMAT_*
 };
@@ -64,7 +64,7 @@ class Extent {
 public:
     // `bytes` is a multiple of the granularity.
     Extent(BackendDevice& device, ExtentTotals* totals, uint64_t bytes, Keeping keeping)
-        : leaving(keeping.fate.leaving), device_(device), totals_(*totals), bytes_(bytes), keeping_(keeping) {}
+        : leaving(keeping.way_out.leaving), device_(device), totals_(*totals), bytes_(bytes), keeping_(keeping) {}
     Extent(const Extent&) = delete;
     Extent& operator=(const Extent&) = delete;
 

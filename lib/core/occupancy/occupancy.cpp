@@ -35,7 +35,7 @@ typename Map::node_type spare_node() {
 bool counts(const Extent& extent) { return extent.bytes() <= kLargestChunk / kSharers || extent.shared; }
 
 Alike& alike_of(Tag& tag, Keeping keeping) {
-    auto& alike = tag.alike[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)];
+    auto& alike = tag.alike[keeping.way_out.to_file ? 3 : static_cast<size_t>(keeping.way_out.leaving)];
     return alike[keeping.constant][keeping.format];
 }
 

@@ -37,7 +37,7 @@ struct TagSelection {
 
 // How tags are paused.
 struct PauseWishes {
-    std::optional<Fate> contents;      // instead of what each allocation says
+    std::optional<WayOut> contents;    // instead of what each allocation says
     uint32_t format = 0;               // the same: SH_FORMAT_*
     bool copy_all = false;             // contents that have not changed are copied too
     std::vector<AddressRange> unused;  // by the engine: in any order

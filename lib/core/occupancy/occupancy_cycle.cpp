@@ -151,7 +151,7 @@ Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const PauseWishes& wishes = made->wishes;
     std::vector<Extent*> staged, taken;
     for (Extent* const extent : extents) {
-        extent->leaving = wishes.contents.value_or(extent->keeping().fate).leaving;
+        extent->leaving = wishes.contents.value_or(extent->keeping().way_out).leaving;
         if (extent->leaving == Leaving::stage) staged.push_back(extent);
     }
     stop_preparing(extents);

@@ -34,7 +34,7 @@ Store Occupancy::Stores::next(const Extent& extent) {
     if (wishes_.pinned && packs_ != Packs::no) store.format = wishes_.format_of(extent);
     const uint64_t needed = extent.needed_bytes(store.format), has = extent.host_end();
     const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
-    const bool to_file = wishes_.contents.value_or(extent.keeping().fate).to_file ||
+    const bool to_file = wishes_.contents.value_or(extent.keeping().way_out).to_file ||
                          (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
                          (!wishes_.folder.empty() && more > available_);
     if (to_file) {
@@ -126,7 +126,7 @@ Status Occupancy::prepare(const TagSelection& selection, PauseWishes wishes) {
         Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate,
                       Stores::Packs::maybe);
         for (Extent* const extent : extents) {
-            if (wishes.contents.value_or(extent->keeping().fate).leaving != Leaving::stage) continue;
+            if (wishes.contents.value_or(extent->keeping().way_out).leaving != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);
             const Store store = stores.next(*extent);

@@ -16,8 +16,8 @@
 #include "core/plan/link_costs.h"
 #include "core/plan/order.h"
 #include "core/plan/step_mix.h"
-#include "policy/kept_weights.h"
 #include "policy/outside.h"
+#include "policy/packed_or_plain.h"
 #include "policy/plan.h"
 
 namespace stagehand::core {

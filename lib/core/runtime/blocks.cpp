@@ -42,7 +42,7 @@ Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock
     }
     SH_TRY(parts_.gate.usable());
     // All blocks of a unit must fit on the device at once.
-    SH_TRY(parts_.registry.add(descs, copies, Registry::pack_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
+    SH_TRY(parts_.registry.add(descs, copies, Registry::group_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
     if (!descs.empty()) plan_.want();
     return Status();
 }

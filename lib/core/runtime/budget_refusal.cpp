@@ -31,11 +31,11 @@ std::string BudgetRefusal::asked_for_by(uint32_t unit, uint64_t least_pages) con
     return text;
 }
 
-// The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be packed into larger
+// The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be grouped in larger
 // units than now.
 uint64_t BudgetRefusal::smallest_budget(uint64_t least_pages) const {
-    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), parts_.max_pages));
-    if (Registry::pack_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
+    const uint64_t now = Registry::group_pages(std::min(parts_.device->arbiter().total_pages(), parts_.max_pages));
+    if (Registry::group_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
     std::vector<uint64_t> sizes;
     for (const Unit& unit : parts_.registry.units())
         if (unit.live && !unit.unordered) sizes.push_back(unit.pages);
@@ -43,9 +43,9 @@ uint64_t BudgetRefusal::smallest_budget(uint64_t least_pages) const {
     sizes.resize(std::min<size_t>(sizes.size(), limits_.max_held));
     uint64_t smallest = least_pages, before = 0;
     while (smallest != before) {
-        const uint64_t packed = Registry::pack_pages(before = smallest);
+        const uint64_t grouped = Registry::group_pages(before = smallest);
         smallest = least_pages;
-        for (const uint64_t pages : sizes) smallest += packed - std::min(packed, pages);
+        for (const uint64_t pages : sizes) smallest += grouped - std::min(grouped, pages);
     }
     return smallest;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "policy/kept_weights.h"
+#include "policy/packed_or_plain.h"
 
 namespace stagehand::policy::test {
 namespace {

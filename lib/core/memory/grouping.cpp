@@ -1,6 +1,6 @@
-// Packing: small blocks share units, so that rounding to pages wastes little. Blocks in the order are packed with their
-// neighbours, into units of several pages. Blocks outside the order are packed with each other, into one page, which a
-// single one would take as well. So never more than a page is loaded along with a block.
+// Grouping: small blocks share units, so that rounding to pages wastes little. Blocks in the order are grouped with
+// their neighbours, in units of several pages. Blocks outside the order are grouped with each other, in one page, which
+// a single one would take as well. So never more than a page is loaded along with a block.
 #include <algorithm>
 
 #include "core/memory/registry.h"
@@ -9,10 +9,10 @@ namespace stagehand::core {
 namespace {
 
 constexpr uint64_t kBlockAlignment = 256;
-constexpr uint64_t kSmallPages = 2;  // in the order, blocks of fewer pages are packed
-// Small blocks are packed into units of up to kPackPages pages, so that rounding to whole pages wastes little. A unit
-// takes at most 1/kPackedPart of the memory.
-constexpr uint64_t kPackPages = 8, kPackedPart = 8;
+constexpr uint64_t kSmallPages = 2;  // in the order, blocks of fewer pages are grouped
+// Small blocks are grouped in units of up to kGroupPages pages, so that rounding to whole pages wastes little. A unit
+// takes at most 1/kGroupPart of the memory.
+constexpr uint64_t kGroupPages = 8, kGroupPart = 8;
 
 uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -25,8 +25,8 @@ bool untouched(const Unit& unit) {
 
 }  // namespace
 
-uint64_t Registry::pack_pages(uint64_t budget_pages) {
-    return std::clamp<uint64_t>(budget_pages / kPackedPart, 1, kPackPages);
+uint64_t Registry::group_pages(uint64_t budget_pages) {
+    return std::clamp<uint64_t>(budget_pages / kGroupPart, 1, kGroupPages);
 }
 
 bool Registry::has_small_blocks() {
@@ -35,30 +35,30 @@ bool Registry::has_small_blocks() {
     });
 }
 
-// `room`: the size in bytes that a pack may have now. It may have been larger when the pack was begun.
-bool Registry::takes_more(const Pack& pack, const sh_block_desc& desc, uint64_t room) const {
-    if (pack.unit == kNone || !untouched(units_[pack.unit])) return false;
-    return round_up(units_[pack.unit].bytes, kBlockAlignment) + desc.bytes <= std::min(room, pack.room);
+// `room`: the size in bytes that a group may have now. It may have been larger when the group was begun.
+bool Registry::takes_more(const Group& group, const sh_block_desc& desc, uint64_t room) const {
+    if (group.unit == kNone || !untouched(units_[group.unit])) return false;
+    return round_up(units_[group.unit].bytes, kBlockAlignment) + desc.bytes <= std::min(room, group.room);
 }
 
-// Takes a record for the block, and a record for a unit if no pack takes the block. Addresses are relative to the unit
+// Takes a record for the block, and a record for a unit if no group takes the block. Addresses are relative to the unit
 // until lay_out().
-void Registry::place(const sh_block_desc& desc, uint64_t pack_pages, bool may_reuse, Addition& added) {
+void Registry::place(const sh_block_desc& desc, uint64_t group_pages, bool may_reuse, Addition& added) {
     const bool unordered = desc.flags & SH_BLOCK_UNORDERED;
     const bool small = desc.bytes < (unordered ? 1 : kSmallPages) * page_bytes_;
-    const uint64_t room = (unordered ? 1 : pack_pages) * page_bytes_;
-    Pack& pack = packs_[unordered];
-    uint32_t index = pack.unit;
-    if (!small || !takes_more(pack, desc, room)) {
+    const uint64_t room = (unordered ? 1 : group_pages) * page_bytes_;
+    Group& group = groups_[unordered];
+    uint32_t index = group.unit;
+    if (!small || !takes_more(group, desc, room)) {
         index = take_unit(may_reuse);
         added.units.push_back(index);
         units_[index].whole = !maps_pages_;
         units_[index].unordered = unordered;
         if (small)
-            pack = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
+            group = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
         else if (!unordered)
-            pack = Pack();  // a block after a large one is no neighbour of a block before it
-    } else if (index == added.packs[unordered].unit &&
+            group = Group();  // a block after a large one is no neighbour of a block before it
+    } else if (index == added.groups[unordered].unit &&
                std::none_of(added.grown.begin(), added.grown.end(), [&](const auto& g) { return g.unit == index; })) {
         added.grown.push_back({index, units_[index].bytes, units_[index].whole});
     }
@@ -90,9 +90,9 @@ uint64_t Registry::lay_out(const Addition& added) {
     uint64_t end = 0;
     for (const uint32_t index : added.units) {
         Unit& unit = units_[index];
-        const Pack& pack = packs_[unit.unordered];
+        const Group& group = groups_[unit.unordered];
         unit.address = end;
-        end += pack.unit == index ? pack.room : unit.pages * page_bytes_;
+        end += group.unit == index ? group.room : unit.pages * page_bytes_;
     }
     return end;
 }

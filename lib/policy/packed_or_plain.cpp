@@ -1,4 +1,4 @@
-#include "policy/kept_weights.h"
+#include "policy/packed_or_plain.h"
 
 #include <algorithm>
 
