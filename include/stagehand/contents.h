@@ -103,7 +103,8 @@ SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block
 /**
  * Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
  * are skipped.
- * @param blocks NULL with a count of 0: all blocks of the runtime.
+ * @param blocks NULL with a count of 0: all blocks of the runtime. Else a count of 0 writes nothing. A vector without
+ *               elements may have NULL as its data.
  * @retval SH_OK                  The sources have the contents.
  * @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
  *                                written.

@@ -63,7 +63,8 @@ SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_run
  * runtimes are ignored.
  *
  * Before this call, the caller
- *  - calls sh_write_back() with NULL, because the library does not write dirty blocks back here, or only some of them;
+ *  - calls sh_write_back() for all blocks, because the library does not write dirty blocks back here, or only some of
+ *    them;
  *  - leaves the graphs that it entered;
  *  - ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
  *

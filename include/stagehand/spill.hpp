@@ -15,9 +15,9 @@
 namespace stagehand {
 inline namespace abi0 {
 
-// A reference to a saved tensor. The destructor takes the reference back. The engine may give back the memory of the
-// tensor and of its prefetch after the last reference, in the order of the streams of these calls. It may not if the
-// release fails with SH_ERROR_DEVICE_LOST. Only release() reports this, and the destructor does not.
+// A saved tensor. The destructor ends the ticket. The engine may give back the memory of the tensor and of its prefetch
+// then, in the order of the streams of these calls. It may not if the release fails with SH_ERROR_DEVICE_LOST. Only
+// release() reports this, and the destructor does not.
 //
 // The destructor does nothing if the spiller is gone, because all tickets of a spiller end with it. Other methods throw
 // SH_ERROR_INVALID_HANDLE then.

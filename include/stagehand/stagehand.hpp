@@ -288,7 +288,8 @@ public:
         return info;
     }
 
-    Step step() { return Step(runtime_); }
+    // `kind`: see sh_step_begin().
+    Step step(const char* kind = nullptr) { return Step(runtime_, kind); }
 
     View acquire(sh_block block, sh_stream stream) {
         sh_view view = SH_VIEW_INIT;

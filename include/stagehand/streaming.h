@@ -1,7 +1,7 @@
 /*
  * Streaming: the calls of an engine's step. A step is one pass over the model, or a forward and a backward pass:
  *
- *     sh_step_begin(rt, NULL);
+ *     sh_step_begin(rt, "decode");  (or NULL, if steps have no kinds)
  *     for each block:
  *         sh_acquire(rt, block, stream, 0, &view);
  *         launch(stream, view.address);

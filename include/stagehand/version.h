@@ -7,7 +7,8 @@
 #define SH_VERSION_MINOR 2
 #define SH_VERSION_PATCH 0
 
-/** Number in the soname, `libstagehand.so.<n>`. It changes only when an existing program would break. */
+/** Number in the soname, `libstagehand.so.<n>`. After the first release, it changes only when an existing program would
+    break. */
 #define SH_ABI_VERSION 0
 
 #endif

@@ -30,11 +30,11 @@ uint64_t given_compute_ns(const Order& order) {
 }  // namespace
 
 // While the order is being learned, the units that may become part of it are still outside it. The engine holds them
-// beside the others all the same.
+// beside the others all the same. Those that were used before belong to other steps, which hold as many at once.
 void Planner::state_unordered(const Order& order, const Limits& limits) {
     unordered_total_ = unordered_kept_ = 0;
-    policy::Outside outside;
-    outside.max_held = limits.max_held;
+    policy::Outside outside, of_others;
+    outside.max_held = of_others.max_held = limits.max_held;
     outside.asked_pages = limits.unordered_pages;
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
@@ -43,10 +43,14 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
         if (units[i].protections) unordered_kept_ += units[i].own.size();
         const bool may_join = !order.known() && !units[i].unordered;
         (may_join ? outside.to_learn : outside.to_stay).push_back({i, units[i].pages});
+        if (order.known() && !units[i].unordered && units[i].last_use())
+            of_others.to_learn.push_back({i, units[i].pages});
     }
     unordered_needs_ = policy::needs_outside(outside);
     unordered_least_ = unordered_needs_.pages();
-    unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
+    unordered_good_ =
+        std::max({unordered_least_, limits.unordered_held_pages, policy::needs_outside(of_others).pages()});
+    unordered_good_ = std::min(unordered_total_, unordered_good_);
 }
 
 LinkSpeeds Planner::speeds_of(const Limits& limits) {

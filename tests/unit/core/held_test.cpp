@@ -252,6 +252,29 @@ TEST(Holding, acquire_many_is_all_or_none) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// The plan for the second kind leaves two blocks out, which the first kind holds together.
+TEST(Holding, a_kind_holds_as_many_blocks_that_another_kind_leaves_out) {
+    TestDevice device({.budget_bytes = 16 * kPage});
+    Model model(device, equal_blocks(8, 4 * kPage), holding(2));
+    const auto pairs = [&] {
+        SUCCEEDS(sh_step_begin(model.runtime(), "pairs"));
+        for (size_t i = 0; i < 8; i += 2) {
+            const sh_block pair[] = {model.id(i), model.id(i + 1)};
+            sh_view views[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
+            SUCCEEDS(sh_acquire_many(model.runtime(), pair, 2, SH_STREAM_HOST, 0, views));
+            for (const size_t k : {0, 1}) SUCCEEDS(model.compare(i + k, views[k], SH_STREAM_HOST));
+            for (const sh_block block : pair) SUCCEEDS(sh_release(model.runtime(), block, SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    };
+    pairs();
+    SUCCEEDS(sh_step_begin(model.runtime(), "one by one"));
+    for (size_t i = 2; i < 8; i++) SUCCEEDS(model.use(i, SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    for (int k = 0; k < 3; k++) pairs();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=3ms";

@@ -2804,7 +2804,8 @@ Since 0.1*/
     /**Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
 are skipped.
 
-- `blocks`: NULL with a count of 0: all blocks of the runtime.
+- `blocks`: NULL with a count of 0: all blocks of the runtime. Else a count of 0 writes nothing. A vector without
+elements may have NULL as its data.
 @retval SH_OK                  The sources have the contents.
 @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
 written.
@@ -3300,7 +3301,8 @@ Views become invalid. Calls that wait in the runtime on other threads return SH_
 runtimes are ignored.
 
 Before this call, the caller
-- calls sh_write_back() with NULL, because the library does not write dirty blocks back here, or only some of them;
+- calls sh_write_back() for all blocks, because the library does not write dirty blocks back here, or only some of
+them;
 - leaves the graphs that it entered;
 - ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
 

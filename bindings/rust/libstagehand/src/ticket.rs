@@ -1,4 +1,4 @@
-//! Tickets: references to the tensors that a spiller has saved.
+//! Tickets: the tensors that a spiller has saved.
 
 use std::fmt;
 
@@ -39,11 +39,11 @@ impl TicketId {
     }
 }
 
-/// A reference to a saved tensor. Dropping it takes the reference back, and the ticket ends with its last reference.
-/// The ticket keeps its spiller, so that it may be stored anywhere and dropped on any thread.
+/// A saved tensor. Dropping it ends the ticket. The ticket keeps its spiller, so that it may be stored anywhere and
+/// dropped on any thread.
 ///
-/// A drop cannot return an error. Engines that reuse the tensor's memory after the last reference call
-/// [`release`](Ticket::release), which says whether they may.
+/// A drop cannot return an error. Engines that reuse the tensor's memory call [`release`](Ticket::release), which says
+/// whether they may.
 #[must_use = "the ticket ends when this is dropped"]
 pub struct Ticket {
     spiller: Spiller,
@@ -52,7 +52,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Takes over one reference.
+    /// Takes over the ticket.
     pub(crate) fn new(spiller: &Spiller, id: TicketId, stayed: bool) -> Ticket {
         Ticket { spiller: spiller.clone(), id, stayed }
     }
