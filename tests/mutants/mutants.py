@@ -88,17 +88,20 @@ def sources(root, wanted):
 
 
 def drawn(root, files, seed):
-    """All mutations of the files, in the order in which they are tried."""
+    """All mutations of the files, in the order in which they are tried. A change of a source moves only its own ones."""
     by_kind = collections.defaultdict(list)
+    seen = collections.Counter()
     for file in files:
         for mutation in mutations.find(file, (root / file).read_bytes()):
-            by_kind[mutation.kind].append(mutation)
-    chance = random.Random(seed)
+            seen[key_of(mutation)] += 1
+            name = repr((seed, mutation.kind, key_of(mutation), seen[key_of(mutation)]))
+            by_kind[mutation.kind].append((hashlib.sha256(name.encode()).digest(), mutation))
     for found in by_kind.values():
-        chance.shuffle(found)
+        found.sort(key=lambda pair: pair[0], reverse=True)
+    chance = random.Random(seed)
     while any(by_kind.values()):
         kinds = [kind for kind in mutations.KINDS if by_kind[kind]]
-        yield by_kind[chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]].pop()
+        yield by_kind[chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]].pop()[1]
 
 
 def known_equivalents():
