@@ -91,6 +91,17 @@ sh_status followed(sh_backend_device* handle, sh_status status, Tell&& tell) {
     return guarded([&]() -> sh_status { return tell(*device.order), status; });
 }
 
+// Tells of work that was queued. The work of a graph runs when the graph is launched, so a capture tells nothing.
+template <class Tell>
+sh_status queued(sh_backend_device* handle, sh_stream stream, sh_status status, Tell&& tell) {
+    const Device& device = device_of(handle);
+    uint32_t captures = 0;
+    if (device.order && device.wrapped->stream_is_capturing && stream != SH_STREAM_HOST &&
+        device.wrapped->stream_is_capturing(device.inner, stream, &captures) == SH_OK && captures)
+        return status;
+    return followed(handle, status, tell);
+}
+
 sh_status probe(uint32_t* out_device_count) {
     *out_device_count = kDevices;
     return SH_OK;
@@ -221,8 +232,8 @@ sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
 }
 
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
-    return followed(device, pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event),
-                    [&](Order& order) { order.wait(stream, event); });
+    return queued(device, stream, pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event),
+                  [&](Order& order) { order.wait(stream, event); });
 }
 
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
@@ -240,8 +251,8 @@ sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
 }
 
 sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
-    return followed(device, pass(device, Call::event_record, &sh_backend::event_record, event, stream),
-                    [&](Order& order) { order.record(event, stream); });
+    return queued(device, stream, pass(device, Call::event_record, &sh_backend::event_record, event, stream),
+                  [&](Order& order) { order.record(event, stream); });
 }
 
 sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
@@ -261,33 +272,34 @@ sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_ba
 }
 
 sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    return followed(
-        device, pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes),
+    return queued(
+        device, stream, pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes),
         [&](Order& order) {
             order.operation("copy_to_device", stream, std::array{Use{to, bytes, true}, Use{at(from), bytes, false}});
         });
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
-    return followed(
-        device, pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes),
+    return queued(
+        device, stream, pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes),
         [&](Order& order) {
             order.operation("copy_to_host", stream, std::array{Use{at(to), bytes, true}, Use{from, bytes, false}});
         });
 }
 
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
-    return followed(
-        device, pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes),
+    return queued(
+        device, stream, pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes),
         [&](Order& order) {
             order.operation("copy_on_device", stream, std::array{Use{to, bytes, true}, Use{from, bytes, false}});
         });
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
-    return followed(device, pass(device, Call::fill, &sh_backend::fill, stream, to, value, bytes), [&](Order& order) {
-        order.operation("fill", stream, std::array{Use{to, bytes, true}});
-    });
+    return queued(device, stream, pass(device, Call::fill, &sh_backend::fill, stream, to, value, bytes),
+                  [&](Order& order) {
+                      order.operation("fill", stream, std::array{Use{to, bytes, true}});
+                  });
 }
 
 uint64_t clock_ns(sh_backend_device* handle) {
@@ -338,26 +350,27 @@ sh_status contents_hash(sh_backend_device* handle, sh_stream stream, uint64_t co
 
 sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_packed* packed) {
     if (device_of(handle).wrapped->unpack)
-        return followed(handle, pass(handle, Call::unpack, &sh_backend::unpack, stream, packed), [&](Order& order) {
-            const uint64_t from = packed->from + uint64_t(packed->places[0]) * 16;
-            order.operation("unpack", stream,
-                            std::array{Use{packed->to, support::unpacked_bytes(*packed), true},
-                                       Use{from, support::packed_bytes(*packed), false}});
-        });
+        return queued(handle, stream, pass(handle, Call::unpack, &sh_backend::unpack, stream, packed),
+                      [&](Order& order) {
+                          const uint64_t from = packed->from + uint64_t(packed->places[0]) * 16;
+                          order.operation("unpack", stream,
+                                          std::array{Use{packed->to, support::unpacked_bytes(*packed), true},
+                                                     Use{from, support::packed_bytes(*packed), false}});
+                      });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend unpacks nothing");
 }
 
 sh_status pack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (device_of(handle).wrapped->pack_tiles)
-        return followed(handle, pass(handle, Call::pack_tiles, &sh_backend::pack_tiles, stream, tiles),
-                        [&](Order& order) { tell_tiles(order, "pack_tiles", stream, *tiles, true); });
+        return queued(handle, stream, pass(handle, Call::pack_tiles, &sh_backend::pack_tiles, stream, tiles),
+                      [&](Order& order) { tell_tiles(order, "pack_tiles", stream, *tiles, true); });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
 }
 
 sh_status unpack_tiles(sh_backend_device* handle, sh_stream stream, const sh_backend_tiles* tiles) {
     if (device_of(handle).wrapped->unpack_tiles)
-        return followed(handle, pass(handle, Call::unpack_tiles, &sh_backend::unpack_tiles, stream, tiles),
-                        [&](Order& order) { tell_tiles(order, "unpack_tiles", stream, *tiles, false); });
+        return queued(handle, stream, pass(handle, Call::unpack_tiles, &sh_backend::unpack_tiles, stream, tiles),
+                      [&](Order& order) { tell_tiles(order, "unpack_tiles", stream, *tiles, false); });
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend packs nothing");
 }
 

@@ -13,7 +13,7 @@ Order& Order::of_process() {
 
 void Order::device_opened() {
     std::lock_guard lock(mutex_);
-    open_++;
+    if (open_++ == 0) first_.clear();
 }
 
 void Order::device_closed() {
@@ -41,7 +41,8 @@ uint32_t Order::number_of(sh_stream stream) {
 }
 
 void Order::found(const char* what, const Mark& before, uint64_t address) {
-    if (races_++) return;
+    races_++;
+    if (!first_.empty()) return;
     char hex[32];
     plain_format(hex, sizeof hex, "%#llx", static_cast<unsigned long long>(address));
     first_ = std::string(what) + " at " + hex + " may come before the end of a " + before.name + " on stream " +
@@ -98,7 +99,11 @@ void Order::operation(const char* name, sh_stream stream, std::span<const Use> u
     if (clock.size() <= number) clock.resize(number + 1);
     const Mark mark{number, clock[number] + 1, name};
     for (const Use& one : uses)
-        each_physical(one.address, one.bytes, [&](uint64_t begin, uint64_t end) { use(mark, begin, end, one.writes); });
+        each_physical(one.address, one.bytes, [&](uint64_t begin, uint64_t end, uint64_t through) {
+            Mark here = mark;
+            here.through = through;
+            use(here, begin, end, one.writes);
+        });
     clock[number]++;
 }
 
@@ -109,13 +114,13 @@ void Order::each_physical(uint64_t address, uint64_t bytes, Visit&& visit) {
         auto page = mapped_.upper_bound(address);
         const uint64_t next = page == mapped_.end() ? end : std::min(end, page->first);
         if (page == mapped_.begin() || (--page)->first + page->second.first <= address) {
-            visit(address, next);  // memory without pages
+            visit(address, next, 0);  // memory without pages
             address = next;
             continue;
         }
         const auto [page_bytes, place] = page->second;
         const uint64_t stop = std::min(end, page->first + page_bytes);
-        visit(place + (address - page->first), place + (stop - page->first));
+        visit(place + (address - page->first), place + (stop - page->first), page->first);
         address = stop;
     }
 }
@@ -171,15 +176,26 @@ void Order::give_back(const char* what, uint64_t begin, uint64_t end) {
     }
 }
 
+// Queued work that uses a page through this address must be known to have ended.
+void Order::unmap(uint64_t begin, uint64_t end, uint64_t through) {
+    for (auto piece = cut(begin, end); piece != pieces_.end() && piece->first < end; ++piece) {
+        const auto look = [&](const Mark& mark) {
+            if (mark.through == through && !has(host_, mark)) found("pages_unmap", mark, piece->first);
+        };
+        look(piece->second.written);
+        for (const Mark& read : piece->second.read) look(read);
+    }
+}
+
 // --- Memory ---
 
 void Order::pages_mapped(const void* device, uint64_t address, uint64_t page_bytes,
                          std::span<const sh_backend_page> pages) {
     std::lock_guard lock(mutex_);
     for (const sh_backend_page page : pages) {
-        const auto [place, is_new] = pages_.try_emplace({device, page}, next_place_);
+        const auto [place, is_new] = pages_.try_emplace({device, page}, next_place_, page_bytes);
         if (is_new) next_place_ += page_bytes;
-        mapped_[address] = {page_bytes, place->second};
+        mapped_[address] = {page_bytes, place->second.first};
         address += page_bytes;
     }
 }
@@ -187,13 +203,19 @@ void Order::pages_mapped(const void* device, uint64_t address, uint64_t page_byt
 void Order::pages_unmapped(uint64_t address, uint64_t page_bytes, uint64_t count) {
     std::lock_guard lock(mutex_);
     each_physical(address, page_bytes * count,
-                  [&](uint64_t begin, uint64_t end) { give_back("pages_unmap", begin, end); });
+                  [&](uint64_t begin, uint64_t end, uint64_t through) { unmap(begin, end, through); });
     mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + page_bytes * count));
 }
 
 void Order::pages_destroyed(const void* device, std::span<const sh_backend_page> pages) {
     std::lock_guard lock(mutex_);
-    for (const sh_backend_page page : pages) pages_.erase({device, page});
+    for (const sh_backend_page page : pages) {
+        const auto known = pages_.find({device, page});
+        if (known == pages_.end()) continue;  // it was never mapped
+        const auto [place, bytes] = known->second;
+        give_back("pages_destroy", place, place + bytes);
+        pages_.erase(known);
+    }
 }
 
 void Order::range_freed(uint64_t address, uint64_t bytes) {

@@ -55,7 +55,7 @@ public:
     void host_unregistered(const void* memory);
 
     uint64_t races() const;
-    // What was found first. Empty if nothing was.
+    // What was found first since a device was opened while none was open. Empty if nothing was.
     std::string first() const;
 
 private:
@@ -64,6 +64,7 @@ private:
         uint32_t stream = 0;
         uint64_t tick = 0;
         const char* name = "";
+        uint64_t through = 0;  // the address of the page, which may have others
     };
     struct Piece {
         uint64_t end = 0;
@@ -83,6 +84,7 @@ private:
     Pieces::iterator cut(uint64_t begin, uint64_t end);
     void use(const Mark& mark, uint64_t begin, uint64_t end, bool writes);
     void give_back(const char* what, uint64_t begin, uint64_t end);
+    void unmap(uint64_t begin, uint64_t end, uint64_t through);
     void found(const char* what, const Mark& before, uint64_t address);
 
     mutable std::mutex mutex_;
@@ -91,9 +93,9 @@ private:
     std::vector<Clock> streams_;  // what the next operation of each comes after
     std::unordered_map<sh_backend_event, Clock> events_;
     Clock host_;
-    std::map<uint64_t, std::pair<uint64_t, uint64_t>> mapped_;           // address -> bytes, place among the pages
-    std::map<std::pair<const void*, sh_backend_page>, uint64_t> pages_;  // place of each
-    uint64_t next_place_ = uint64_t(1) << 62;                            // no address is as large
+    std::map<uint64_t, std::pair<uint64_t, uint64_t>> mapped_;  // address -> bytes, place among the pages
+    std::map<std::pair<const void*, sh_backend_page>, std::pair<uint64_t, uint64_t>> pages_;  // place and bytes of each
+    uint64_t next_place_ = uint64_t(1) << 62;                                                 // no address is as large
     std::unordered_map<const void*, uint64_t> registered_;
     Pieces pieces_;
     uint64_t races_ = 0;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "access_order.h"
 #include "capture.h"
 #include "engine.h"
 #include "plugin.h"
@@ -41,7 +42,10 @@ public:
         sh_view view = SH_VIEW_INIT;
         const sh_status status = sh_acquire(model_.runtime(), model_.id(i), stream, 0, &view);
         if (status != SH_OK) return status;
-        checks_.push_back({this, i, static_cast<const uint8_t*>(view.address)});
+        sh_block_state state = SH_BLOCK_STATE_INIT;
+        EXPECT_SUCCEEDS(sh_block_get_state(model_.runtime(), model_.id(i), &state));
+        checks_.push_back(
+            {this, i, static_cast<const uint8_t*>(view.address), model_.truth(i)->size(), state.resident_bytes});
         if (late_ns) {
             EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream, nullptr, nullptr, late_ns));
         }
@@ -69,6 +73,11 @@ public:
     sh_status enter(sh_stream stream) { return sh_graph_enter(graph_, stream); }
     sh_status launch_entered(sh_stream stream) {
         EXPECT_EQ(DRIVER(sh_test_graph_launch)(native_, stream), SH_OK);
+        for (const Check& check : checks_) {  // each use, after the copy of what the plan does not keep
+            const uint64_t kept = std::min(check.kept_bytes, check.bytes);
+            note_access(device_.get(), stream, check.at, kept, false);
+            note_access(device_.get(), stream, check.at + kept, check.bytes - kept, true);
+        }
         return sh_graph_leave(graph_, stream);
     }
     sh_graph* graph() const { return graph_; }
@@ -86,6 +95,7 @@ private:
         StepOf* step;
         size_t block;
         const uint8_t* at;
+        uint64_t bytes, kept_bytes;
     };
     static void compare(void* data) {
         const Check& check = *static_cast<Check*>(data);

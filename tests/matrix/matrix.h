@@ -63,8 +63,6 @@ public:
     void try_until(const char* name, const std::function<bool()>& works);
 
     uint64_t failures() const;  // so far
-    // The engine has queued work that uses the bytes of a view, or done it on the calling thread.
-    void used(sh_stream stream, const void* address, uint64_t bytes, bool writes);
     uint64_t calls(const char* name) const;
     bool helper_fails() const { return cell_.fails == Fails::helper || cell_.fails == Fails::copies_of_helper; }
     bool fails_often() const { return cell_.lasts > Lasts::once; }

@@ -201,14 +201,15 @@ void pause(Run& run) {
         for (size_t i = 0; i < std::size(kParts); i++) {
             if (cycle && (kParts[i].flags & SH_ALLOC_CONST || cycle == 2)) continue;
             truth[i] = contents_of(i, cycle, kParts[i].bytes);
-            std::memcpy(reinterpret_cast<void*>(addresses[i]), truth[i].data(), kParts[i].bytes);
+            run.test_device().bytes().write(SH_STREAM_HOST, reinterpret_cast<void*>(addresses[i]), truth[i]);
         }
         leave_and_return(run, options);
         options.flags = cycle ? SH_OCCUPANCY_UNPINNED : 0;
         for (size_t i = 0; i < std::size(kParts); i++) {
             if (kParts[i].contents == SH_CONTENTS_DROP) continue;
             if (kParts[i].contents == SH_CONTENTS_ZERO) truth[i].assign(kParts[i].bytes, 0);
-            EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(addresses[i]), truth[i].data(), truth[i].size()), 0) << i;
+            const auto* const at = reinterpret_cast<const void*>(addresses[i]);
+            EXPECT_TRUE(run.test_device().bytes().read(at, truth[i].size()) == truth[i]) << i;
         }
     }
     EXPECT_GE(told, 3u);

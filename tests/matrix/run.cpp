@@ -44,14 +44,6 @@ void expect_all_destroyed() {
     for (const auto& [made, destroyed] : kPairs) EXPECT_LE(successes(made), calls(destroyed)) << made;
 }
 
-// Everything that was queued is ordered, whether or not bytes came out wrong.
-void expect_no_race() {
-    static uint64_t before = 0;
-    const uint64_t races = control<decltype(sh_fault_races)>("sh_fault_races")();
-    EXPECT_EQ(races, before) << control<decltype(sh_fault_first_race)>("sh_fault_first_race")();
-    before = races;
-}
-
 }  // namespace
 
 Run::Run(const Cell& cell, AllocationProgress& progress, const std::string& folder)
@@ -63,7 +55,6 @@ Run::~Run() {
     const bool all = device_ && (!helper_fails() || helper_);
     device_.reset();
     helper_.reset();
-    expect_no_race();
     // What the library cannot know to be idle, because it failed to ask again and again, it keeps.
     if (all && !fails_often() && !lost_) expect_all_destroyed();
 }
@@ -114,10 +105,6 @@ sh_stream Run::stream() {
     TRY(*this, sh_stream_create, device(), &stream);
     streams_.push_back(stream);
     return stream;
-}
-
-void Run::used(sh_stream stream, const void* address, uint64_t bytes, bool writes) {
-    control<decltype(sh_fault_use)>("sh_fault_use")(stream, reinterpret_cast<uint64_t>(address), bytes, writes);
 }
 
 uint8_t* Run::memory(uint64_t bytes, uint8_t value) {

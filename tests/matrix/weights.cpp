@@ -5,12 +5,17 @@
 #include <exception>
 
 #include "../unit/codec/weights.h"
+#include "access_order.h"
 #include "plugin.h"
 
 namespace stagehand::test {
 namespace {
 
-int32_t see_load(const sh_loaded_range*, void*) { return 0; }
+// It may change the bytes, on the stream of the load.
+int32_t see_load(const sh_loaded_range* range, void* device) {
+    note_access(static_cast<sh_device*>(device), range->stream, range->address, range->bytes, true);
+    return 0;
+}
 
 }  // namespace
 
@@ -59,6 +64,7 @@ Weights::Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_optio
         descs[i].segments = parts[i].data();
         descs[i].segment_count = parts[i].size();
         descs[i].on_load = i % 3 == 1 && !is_mutable(i) ? see_load : nullptr;
+        descs[i].user_data = run.device();
         descs[i].name = i % 4 ? "a block whose name takes memory" : nullptr;
     }
     try {
@@ -102,7 +108,6 @@ void Weights::use(size_t i, sh_stream stream) {
         TRY(run_, sh_mark_dirty, runtime_, ids_[i]);
         truth_[i] = std::make_shared<const std::vector<uint8_t>>(contents(i, ++version_));
         run_.attempt("a change", [&] { return run_.test_device().bytes().write(stream, view.address, *truth_[i]); });
-        run_.used(stream, view.address, truth_[i]->size(), true);
     }
     release(i, stream);
 }
@@ -113,7 +118,6 @@ void Weights::compare(size_t i, const sh_view& view, sh_stream stream) {
     };
     run_.attempt("a comparison",
                  [&] { return run_.test_device().bytes().look(stream, view.address, truth_[i]->size(), look); });
-    run_.used(stream, view.address, truth_[i]->size(), false);
 }
 
 // A release that returns an error may or may not have released the view.

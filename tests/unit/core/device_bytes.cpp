@@ -11,6 +11,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include "access_order.h"
+
 namespace stagehand::test {
 namespace {
 
@@ -197,7 +199,25 @@ sh_status DeviceBytes::work(sh_stream stream, void* address, Change work, int64_
     return SH_OK;
 }
 
+// What is queued next would have to come after it.
+sh_status DeviceBytes::noted(sh_status status, sh_stream stream, const void* address, uint64_t bytes, bool writes) {
+    if (status == SH_OK) note_access(device_, stream, address, bytes, writes);
+    return status;
+}
+
 sh_status DeviceBytes::look(sh_stream stream, const void* address, uint64_t bytes, Look look, int64_t busy_ns) {
+    return noted(look_at(stream, address, bytes, std::move(look), busy_ns), stream, address, bytes, false);
+}
+
+sh_status DeviceBytes::change(sh_stream stream, void* address, uint64_t bytes, Change change) {
+    return noted(change_at(stream, address, bytes, std::move(change)), stream, address, bytes, true);
+}
+
+sh_status DeviceBytes::write(sh_stream stream, void* address, const std::vector<uint8_t>& bytes) {
+    return noted(write_at(stream, address, bytes), stream, address, bytes.size(), true);
+}
+
+sh_status DeviceBytes::look_at(sh_stream stream, const void* address, uint64_t bytes, Look look, int64_t busy_ns) {
     if (on_host_) return work(stream, const_cast<void*>(address), std::move(look), busy_ns);
     // The stream is busy first, so that the test sees a copy that should have waited for this use.
     if (busy_ns > 0 && stream != SH_STREAM_HOST)
@@ -208,7 +228,7 @@ sh_status DeviceBytes::look(sh_stream stream, const void* address, uint64_t byte
     return queue(device_, stream, buffer, std::move(look));
 }
 
-sh_status DeviceBytes::change(sh_stream stream, void* address, uint64_t bytes, Change change) {
+sh_status DeviceBytes::change_at(sh_stream stream, void* address, uint64_t bytes, Change change) {
     if (on_host_) return work(stream, address, std::move(change), 0);
     const Buffer buffer = take_buffer(bytes);
     if (const sh_status status = gpu().to_host(buffer.get(), address, bytes, stream); status != SH_OK) return status;
@@ -218,7 +238,7 @@ sh_status DeviceBytes::change(sh_stream stream, void* address, uint64_t bytes, C
     return SH_OK;
 }
 
-sh_status DeviceBytes::write(sh_stream stream, void* address, const std::vector<uint8_t>& bytes) {
+sh_status DeviceBytes::write_at(sh_stream stream, void* address, const std::vector<uint8_t>& bytes) {
     if (on_host_)
         return work(
             stream, address, [bytes](uint8_t* at) { std::memcpy(at, bytes.data(), bytes.size()); }, 0);

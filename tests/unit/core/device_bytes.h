@@ -33,6 +33,10 @@ public:
     void settle();
 
 private:
+    sh_status noted(sh_status status, sh_stream stream, const void* address, uint64_t bytes, bool writes);
+    sh_status look_at(sh_stream stream, const void* address, uint64_t bytes, Look look, int64_t busy_ns);
+    sh_status change_at(sh_stream stream, void* address, uint64_t bytes, Change change);
+    sh_status write_at(sh_stream stream, void* address, const std::vector<uint8_t>& bytes);
     sh_status work(sh_stream stream, void* address, Change work, int64_t busy_ns);
 
     sh_device* const device_;

@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "access_order.h"
+
 namespace stagehand::test {
 
 std::string why() {
@@ -20,6 +22,8 @@ TestDevice::TestDevice(const DeviceSettings& settings) {
     const bool no_pages = !settings.map_pages || (devices_without_pages() && settings.name != "sim");
     std::string backend_options = settings.name == device_under_test() && !on_host_backend() ? "" : settings.options;
     if (no_pages) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
+    std::string name = settings.name;
+    ordered_ = through_order(&name, &backend_options);
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = settings.budget_bytes;
     options.page_bytes = settings.page_bytes;
@@ -29,14 +33,16 @@ TestDevice::TestDevice(const DeviceSettings& settings) {
     options.backend_options = backend_options.c_str();
     if (!settings.helpers.empty()) options.helpers = settings.helpers.c_str();
     options.device_flags = settings.device_flags;
-    if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK)
-        throw std::runtime_error("device: " + why());
+    if (sh_device_open(name.c_str(), &options, &device_) != SH_OK) throw std::runtime_error("device: " + why());
+    if (ordered_) watch_order(device_);
     bytes_ = std::make_unique<DeviceBytes>(device_);
 }
 
 TestDevice::~TestDevice() {
     for (const sh_stream stream : streams_) sh_stream_destroy(device_, stream);
+    if (ordered_) forget_order(device_);
     sh_device_close(device_);
+    if (ordered_) expect_order();
 }
 
 sh_stream TestDevice::stream() {

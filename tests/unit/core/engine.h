@@ -63,6 +63,7 @@ public:
 
 private:
     sh_device* device_ = nullptr;
+    bool ordered_ = false;
     std::unique_ptr<DeviceBytes> bytes_;
     std::vector<sh_stream> streams_;
 };
