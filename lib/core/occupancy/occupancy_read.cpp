@@ -31,12 +31,10 @@ Status read_sectors(transfer::StagingRange& range, char* sectors, uint64_t offse
                                   static_cast<off_t>(range.begin() + offset + done));
         if (got > 0)
             done += static_cast<uint64_t>(got);
-        else if (got == 0)
-            return Status();  // the file ends within the last sector
-        else if (errno == EINVAL && fcntl(range.file().descriptor(), F_GETFL) & O_DIRECT)
+        else if (got < 0 && errno == EINVAL && fcntl(range.file().descriptor(), F_GETFL) & O_DIRECT)
             range.file().give_up_direct();
-        else if (errno != EINTR)
-            return range.file().failed(false, errno);
+        else if (got == 0 || errno != EINTR)
+            return range.file().failed(false, got == 0 ? EIO : errno);
     }
     return Status();
 }

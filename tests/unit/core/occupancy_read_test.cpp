@@ -1,4 +1,10 @@
 // Contents that are read while their tag is released.
+#include <filesystem>
+#include <map>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "occupancy_fixture.h"
 
 namespace stagehand::test {
@@ -73,6 +79,30 @@ TEST_F(OccupancyRead, ContentsInAFile) {
     EXPECT_EQ(away(address + kBytes - 1, 1), part_of(truth, kBytes - 1, 1));
     SUCCEEDS(resume({"weights"}));
     EXPECT_EQ(read(address, kBytes), truth);
+}
+
+// The files of the process that have no name, as those of contents.
+std::map<ino_t, int> files_without_names() {
+    std::map<ino_t, int> files;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        const int file = std::stoi(entry.path().filename().string());
+        struct stat found = {};
+        if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_nlink == 0) files[found.st_ino] = file;
+    }
+    return files;
+}
+
+TEST_F(OccupancyRead, AFileThatHasLostItsBytesIsAnError) {
+    open();
+    const uint64_t address = filled(1, kPart, "weights", SH_CONTENTS_FILE);
+    const std::map<ino_t, int> before = files_without_names();
+    SUCCEEDS(pause({"weights"}));
+    ASSERT_NE(info("weights").file_bytes, 0u);
+    int cut = 0;
+    for (const auto& [number, file] : files_without_names())
+        if (!before.contains(number)) cut += ftruncate(file, 0) == 0;
+    ASSERT_EQ(cut, 1);
+    expect_refused(status_at(address, kPart), SH_ERROR_IO, "cannot be read");
 }
 
 TEST_F(OccupancyRead, WhatCannotBeReadIsNamed) {
