@@ -53,7 +53,6 @@ void Pauses::run() {
     parts_.gate.set_occupancy(SH_OCCUPANCY_RUNNING);
     cycles_++;
     access_.look_ahead(parts_.backend().now_ns());
-    parts_.gate.notify();
 }
 
 }  // namespace stagehand::core

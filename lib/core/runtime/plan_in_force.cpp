@@ -201,11 +201,8 @@ Status PlanInForce::quiesce(Lock& lock) {
     if (loaded.ok()) parts_.loader.note_over();
     if (status.ok()) status = loaded;
     if (Status written = parts_.write_back.finish(lock); status.ok()) status = written;
-    for (Unit& unit : parts_.registry.units()) {
-        Status failure;  // contents that failed are dropped, and loaded again when they are needed
-        parts_.loader.settle(unit, &failure);
-        if (!used) parts_.contents.forget_uses(unit);
-    }
+    if (!used)
+        for (Unit& unit : parts_.registry.units()) parts_.contents.forget_uses(unit);
     return status;
 }
 

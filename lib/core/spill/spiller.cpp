@@ -31,7 +31,6 @@ Spiller::Spiller(std::shared_ptr<Device> device, const SpillerOptions& options)
 Spiller::~Spiller() {
     device_->links().to_device.spiller_closes();
     device_->links().to_host.spiller_closes();
-    pool_.wait_for_growth();
     lanes_.stalls().forget();
     if (!lanes_.settle().ok()) {
         log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");

@@ -1,6 +1,7 @@
 // A plan whose memory is refused when the plan is put into force: the ceiling of the pool came down after the arbiter
 // had granted the memory. The runtime keeps what it had, which is its pages, the cache outside the order, and their
 // contents.
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -152,6 +153,27 @@ TEST_F(RefusedPlacement, leaves_pages_contents_and_the_cache_as_they_were) {
 
     step(ids_.size());
     EXPECT_EQ(stats().held_bytes, ids_.size() * kBlockBytes);
+}
+
+// Others could not have the memory if the arbiter went on counting what it had granted.
+TEST_F(RefusedPlacement, leaves_nothing_of_the_grant_without_a_plan_before) {
+    schedule(kOrdered);
+    uint64_t granted = 0, most = 0;
+    device_->arbiter().set_journal([&](const auto&, const auto& standings, const auto&) {
+        for (const auto& standing : standings)
+            if (standing.tenant->is_runtime()) granted = standing.granted;
+        most = std::max(most, granted);
+    });
+    ceiling_of = &device_->pool();
+    const Status refused = runtime_->step_begin(lock_);
+    ceiling_of = nullptr;
+    device_->arbiter().set_journal(nullptr);
+    EXPECT_FALSE(refused.ok());
+    EXPECT_EQ(stats().held_bytes, 0u);
+    EXPECT_GT(most, 0u);
+    EXPECT_EQ(granted, 0u);
+    device_->limit_pool();
+    step(kOrdered);
 }
 
 }  // namespace
