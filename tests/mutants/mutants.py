@@ -88,7 +88,7 @@ def sources(root, wanted):
 
 
 def drawn(root, files, seed):
-    """All mutations of the files, in the order in which they are tried. A change of a source moves only its own ones."""
+    """All mutations of the files, in the order in which they are tried. A changed source moves only its own."""
     by_kind = collections.defaultdict(list)
     seen = collections.Counter()
     for file in files:
@@ -145,8 +145,12 @@ def main():
     options = parser.parse_args()
     seed = random.randrange(10000) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    candidates = drawn(options.root, list(sources(options.root, options.files)), seed)
+    files = list(sources(options.root, options.files))
+    candidates = list(drawn(options.root, files, seed))
     equivalent = known_equivalents()
+    for key in equivalent.keys() - {key_of(mutation) for mutation in candidates}:
+        if key[0] in files or not (options.root / key[0]).is_file():
+            sys.exit(f"mutants: no mutant is like this entry of equivalent.toml: {key}")
     if options.list:
         for mutation, _ in zip(candidates, range(options.count)):
             print(f"{mutation.title()}\n{mutation.difference()}")

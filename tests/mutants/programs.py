@@ -22,7 +22,7 @@ FIRST = [
         "lib/core/occupancy/",
         [("unit-core", "*Occupancy*"), ("matrix-memory", "*/pause_*-*allocation*"), ("stress-occupancy", "")],
     ),
-    ("lib/core/movement/capture", [("graphs", "")]),
+    ("lib/core/movement/capture", [("graphs-ordered", ""), ("graphs", "")]),
     (
         "lib/core/movement/",
         [
@@ -31,9 +31,18 @@ FIRST = [
             ("thread-streams-stub", ""),
         ],
     ),
-    ("lib/core/runtime/graphs", [("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
-    ("lib/core/runtime/capture", [("graphs", "")]),
-    ("lib/core/runtime/", [("unit-core", ""), ("matrix-weights", ""), ("stress-failed-calls", "")]),
+    ("lib/core/runtime/graphs", [("graphs-ordered", ""), ("graphs", ""), ("unit-core", "*Helped*:*Packed*")]),
+    ("lib/core/runtime/capture", [("graphs-ordered", ""), ("graphs", "")]),
+    (
+        "lib/core/runtime/",
+        [
+            ("unit-core", "RefusedPlacement*:WaitingCalls*"),
+            ("unit-core", ""),
+            ("matrix-weights", ""),
+            ("graphs-ordered", ""),
+            ("stress-failed-calls", ""),
+        ],
+    ),
     ("lib/transfer/carrier/", [("unit-core", "*Help*"), ("unit-transfer", ""), ("matrix-loads", "")]),
     ("lib/transfer/unpack/", [("unit-transfer", ""), ("unit-core", "*Pack*:*Unpack*"), ("matrix-loads", "")]),
     ("lib/transfer/", [("unit-transfer", ""), ("matrix-weights", ""), ("stress-spill", "")]),
