@@ -121,7 +121,6 @@ def test_use_after_close(device):
     for call in (
         left.info,
         left.restore,
-        left.retain,
         lambda: save(spiller, data),
         spiller.collect,
         spiller.upcoming,
