@@ -179,6 +179,7 @@ protected:
         std::thread([] {}).join();  // a sanitizer may make a thread of its own with the first one
         usleep(1000);
         const int before = failures_so_far();
+        const uint64_t lost_before = progress_->lost;
         for (size_t i = from; i < from + count; i++) {
             SCOPED_TRACE("again with STAGEHAND_MATRIX_CELL=" + std::to_string(cells[i].k) + " --gtest_filter=" + label);
             run(scenario, cells[i]);
@@ -194,7 +195,8 @@ protected:
             (void)!write(report, "", 1);
         }
         // What copies may use for ever, as far as anybody can tell, is never freed.
-        const bool lasts = cells[from].lasts > Lasts::once && cells[from].fails < Fails::allocation;
+        const bool lost = progress_->lost > lost_before;
+        const bool lasts = cells[from].lasts > Lasts::once && (cells[from].fails < Fails::allocation || lost);
         const bool leaks = !lasts && __lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check();
         if (leaks)
             std::printf("%s: leaks, by cell %zu at the latest\n", label.c_str(), size_t(cells[from + count - 1].k));

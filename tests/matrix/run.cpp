@@ -62,8 +62,8 @@ Run::~Run() {
 std::string Run::plan(bool fails) const {
     const std::string seed = std::to_string(cell_.k);
     // A copy of which the library could not learn in several tries whether it has ended may go on beside later ones,
-    // and its bytes are not used.
-    std::string plan = fails_often() ? ";" : ";ordered=1;";
+    // and its bytes are not used. What finds races allocates, too.
+    std::string plan = fails_often() || allocations_fail() ? ";" : ";ordered=1;";
     if (cell_.delayed && on_host_backend()) plan += "jitter_us=300;jitter_seed=" + seed + ";";
     if (cell_.delayed) plan += "delay_us=60;delay_seed=" + seed + ";";
     if (!fails || cell_.lasts == Lasts::never || allocations_fail()) return plan;
