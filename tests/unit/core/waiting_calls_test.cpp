@@ -21,13 +21,14 @@ public:
         : thread_([this, call] {
               number_ = gettid();
               status_ = call();
+              has_ended_ = true;
           }) {}
     ~Caller() {
         if (thread_.joinable()) thread_.join();
     }
-    // Returns when the thread sleeps. The test's own mutexes are free by then.
+    // Returns when the thread sleeps, or has not had to. The test's own mutexes are free by then.
     void wait_until_it_waits() const {
-        while (!number_ || state() != 'S') std::this_thread::yield();
+        while (!has_ended_ && (!number_ || state() != 'S')) std::this_thread::yield();
     }
     sh_status join() {
         thread_.join();
@@ -44,6 +45,7 @@ private:
     }
 
     std::atomic<pid_t> number_{0};
+    std::atomic<bool> has_ended_ = false;
     sh_status status_ = SH_ERROR_INTERNAL;
     std::thread thread_;
 };
