@@ -17,6 +17,7 @@ from weakref import ref
 
 import torch
 
+from ._arrays import find_arrays
 from ._memory import byte_tensor, lazily, sealed, span_of, strided
 from ._subclasses import plain_parts
 from ._weights import Place, Weight, _data
@@ -101,8 +102,8 @@ class Earlier:
 
 
 def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> Callable[[], None]:
-    """Finds the tensors over the weights that other code has made before. Weights from files are made by streaming. The
-    tensors get storages of their own until the function is called that is returned.
+    """Finds the tensors and arrays over the weights that other code has made before. Weights from files are made by
+    streaming. The tensors get storages of their own until the function is called that is returned.
     """
     own = [place.original for weight in weights for place in weight.places]
     own += [part for tensor in model for part in plain_parts(tensor)]
@@ -137,6 +138,7 @@ def find_earlier(weights: list[Weight], model: Iterable[torch.Tensor]) -> Callab
             if begin < weight.storage_offset + weight.bytes and end > weight.storage_offset:
                 place = next((place for place in weight.places if _share_versions(place, tensor)), None)
                 weight.earlier.append(Earlier(tensor, place, seals.get(weight.storage._cdata)))
+    find_arrays(weights)
     return lambda: _put_back([(seal.sealed, seal.memory) for seal in seals.values() if not seal.is_moved()])
 
 

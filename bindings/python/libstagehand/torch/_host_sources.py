@@ -128,13 +128,15 @@ def make_sources(
 def _copy_small(
     device: Device, copies: PinnedCopies, weights: list[Weight], files: TensorFiles | Mappings | None
 ) -> None:
-    """Copies the small weights in host memory to one piece of pinned memory. Other tensors over a weight would not see
-    the copy.
+    """Copies the small weights in host memory to one piece of pinned memory. Other tensors and arrays over a weight
+    would not see the copy.
     """
     small = [
         weight
         for weight in weights
-        if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu" and not weight.earlier
+        if weight.bytes < _weights.SMALL_SOURCE
+        and weight.storage.device.type == "cpu"
+        and not (weight.earlier or weight.in_array)
     ]
     if not small:
         return

@@ -205,6 +205,7 @@ class Weight:
     lead: int = 0  # how many bytes it begins after a multiple of the alignment
     from_file: bool = False  # whether it was on the meta device and comes from a file
     earlier: list[Earlier] = field(default_factory=list)  # the tensors over the storage that were made before
+    in_array: bool = False  # whether an array of the program's has a part of it
 
     def source(self) -> torch.Tensor:
         """The source, as bytes that can be read."""
