@@ -26,6 +26,8 @@ _graph_task = torch._C._current_graph_task_id
 _grad_enabled = torch.is_grad_enabled
 _tracing: Callable[[], Any] = torch._C._get_tracing_state
 _exporting: Callable[[], bool] = torch.compiler.is_exporting
+_mode: Callable[[Any], Any] = torch._C._get_dispatch_mode  # type: ignore[attr-defined]
+_PROXIES = torch._C._TorchDispatchModeKey.PROXY  # type: ignore[attr-defined]
 _clear_autocast_cache = torch.clear_autocast_cache
 
 
@@ -95,8 +97,7 @@ class _Enter(Hook):
         hooks = self.hooks
         running, blocks = hooks.running, hooks.blocks
         holding = running.holding
-        if _tracing() is not None or _exporting():
-            refuse_tracing()
+        refuse_tracing()
         if holding.calls.enter():
             running.abandon()
         acquired = not (hooks.inner and all(block.forward for block in blocks))
@@ -245,12 +246,13 @@ def _is_running(module: nn.Module) -> bool:
 
 
 def refuse_tracing() -> None:
-    """Refuses a trace by TorchScript or by torch.export. Its result would have the weights, but no hooks that hold the
-    blocks.
+    """Refuses a trace by TorchScript, torch.export or torch.fx. Its result would have the weights, but no hooks that
+    hold the blocks.
     """
-    if _tracing() is not None or _exporting():
+    if _tracing() is not None or _exporting() or _mode(_PROXIES) is not None:
         raise RuntimeError(
-            "a streamed module cannot be traced or exported: do that before it is streamed, or end streaming first"
+            "a streamed module cannot be traced or exported: do that before it is streamed, or end streaming first. "
+            "torch.func.linearize() traces, too: use torch.func.jvp()"
         )
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -59,3 +60,20 @@ def test_an_export_is_refused(device, part):
             torch.export.export(model[0] if part else model, (x,))
         assert torch.equal(model(x), want)
     assert torch.equal(torch.export.export(model, (x,)).module()(x), want)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", [False, True])
+def test_a_linearization_is_refused(device, part):
+    """It traces the model."""
+    model, x = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).requires_grad_(False), torch.randn(2, 64)
+    want, one = model(x), model[0] if part else model
+    with st.stream(model, device):
+        for trace in (lambda: torch.func.linearize(one, x), lambda: make_fx(one)(x)):
+            with pytest.raises(
+                RuntimeError, match=r"cannot be traced.*linearize\(\) traces, too: use torch.func.jvp\(\)"
+            ):
+                trace()
+            assert torch.equal(model(x), want)
+    result, linear = torch.func.linearize(one, x)
+    assert torch.equal(result, one(x)) and torch.equal(linear(x), torch.func.jvp(one, (x,), (x,))[1])
