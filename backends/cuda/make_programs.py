@@ -1,6 +1,6 @@
-"""Compiles the programs for GPUs to PTX: NAME.cl into NAME_ptx.h, which is part of the source.
+"""Compiles the programs for GPUs to PTX: NAME.cl into NAME.ptx, which is part of the source.
 
-make_programs.py [--check]. With --check nothing is written, and the exit code is 1 if a header does not belong to its
+make_programs.py [--check]. With --check nothing is written, and the exit code is 1 if a program does not belong to its
 source, and 77 if there is no clang-14: other versions write other PTX.
 """
 
@@ -18,12 +18,7 @@ for option in ("-target-cpu", "sm_50", "-target-feature", "+ptx60"):
     OPTIONS += ["-Xclang", option]
 
 
-PROGRAMS = {
-    "content_hash": "kContentHashProgram",
-    "pack": "kPackProgram",
-    "unpack": "kUnpackProgram",
-    "unpack_tiles": "kUnpackTilesProgram",
-}
+PROGRAMS = ("content_hash", "pack", "unpack", "unpack_tiles")
 
 
 # The threads of a group, so that the driver knows how many registers a thread may have. clang has no word for it here.
@@ -38,16 +33,13 @@ def with_threads(ptx):
     return re.sub(r"\.entry (\w+)\([^)]*\)", bounded, ptx)
 
 
-def header(name, constant):
+def program(name):
     ptx = subprocess.run(
         [COMPILER, *OPTIONS, f"{name}.cl"], cwd=FOLDER, check=True, capture_output=True, text=True
     ).stdout
     ptx = with_threads(ptx)
     lines = [line.rstrip() for line in ptx.splitlines() if line.strip() and not line.lstrip().startswith("//")]
-    text = "\n".join(line.expandtabs(4) for line in lines)
-    return (
-        f'// Made by make_programs.py from {name}.cl.\n#pragma once\n\nconstexpr char {constant}[] = R"(\n{text}\n)";\n'
-    )
+    return "".join(line.expandtabs(4) + "\n" for line in lines)
 
 
 def main():
@@ -55,11 +47,11 @@ def main():
         print(f"there is no {COMPILER}")
         return 77
     wrong = 0
-    for name, constant in PROGRAMS.items():
-        path = FOLDER / f"{name}_ptx.h"
+    for name in PROGRAMS:
+        path = FOLDER / f"{name}.ptx"
         if "--check" not in sys.argv:
-            path.write_text(header(name, constant), encoding="utf-8")
-        elif path.read_text(encoding="utf-8") != header(name, constant):
+            path.write_text(program(name), encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != program(name):
             print(f"{path.name} does not belong to {name}.cl: run {FOLDER.name}/make_programs.py")
             wrong = 1
     return wrong

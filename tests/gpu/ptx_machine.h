@@ -1,4 +1,4 @@
-// PtxMachine: runs one block of threads of a PTX program on the host, for the few instructions that content_hash_ptx.h
+// PtxMachine: runs one block of threads of a PTX program on the host, for the few instructions that content_hash.ptx
 // has. A machine without a GPU cannot run the program otherwise.
 #pragma once
 

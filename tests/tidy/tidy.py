@@ -22,9 +22,6 @@ TEXTS = SOURCES | {".md", ".build", ".map", ".toml", ".txt", ".yml", ".json", ""
 GENERATED = {
     "bindings/rust/libstagehand-sys/src/bindings.rs",
     "bindings/python/src/cdef.h",
-    "backends/cuda/pack_ptx.h",
-    "backends/cuda/unpack_ptx.h",
-    "backends/cuda/unpack_tiles_ptx.h",
     "bindings/python/libstagehand/_generated.py",
 }
 # Written so that this file does not find itself.
