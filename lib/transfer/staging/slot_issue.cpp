@@ -1,5 +1,6 @@
 #include "transfer/staging/slot_issue.h"
 
+#include "base/once_more.h"
 #include "transfer/source/packed_reader.h"
 
 namespace stagehand::transfer {
@@ -11,7 +12,9 @@ Status record(BackendDevice& device, Slot& slot, sh_stream stream, SlotUse* out_
     Status status = device.event_record(slot.event, stream);
     slot.recorded = status.ok();
     *out_use = SlotUse::kInFlight;
-    if (!status.ok()) *out_use = device.stream_synchronize(stream).ok() ? SlotUse::kFree : SlotUse::kUnknown;
+    if (!status.ok())
+        *out_use =
+            once_more([&] { return device.stream_synchronize(stream); }).ok() ? SlotUse::kFree : SlotUse::kUnknown;
     return status;
 }
 

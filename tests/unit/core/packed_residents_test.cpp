@@ -36,7 +36,7 @@ TEST_F(PackedResidents, AModelThatFitsPackedNeedsNoCopies) {
 
 // Memory for packed weights does not take what a block outside the order needs.
 TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
-    for (const uint32_t held : {1, 2, 4}) {
+    for (const uint32_t held : {1, 4}) {
         for (const int ordered : {12, 16}) {
             sh_runtime_destroy(runtime_);
             blocks_.clear();
@@ -47,7 +47,7 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
             for (int i = ordered; i < 24; i++)  // in no schedule
                 add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
             uint64_t plans = 0;
-            for (uint64_t budget = 8 * kDeviceMiB; budget <= kBudget; budget += shortened_stride(kDeviceMiB / 8)) {
+            for (uint64_t budget = 8 * kDeviceMiB; budget <= kBudget; budget += shortened_stride(kDeviceMiB / 4)) {
                 sh_plan_options options = SH_PLAN_OPTIONS_INIT;
                 options.flags = SH_PLAN_DRY_RUN;
                 options.budget_bytes = budget;
@@ -56,7 +56,7 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
                 plans += info.packed_resident_bytes > 0;
                 ASSERT_GE(info.unordered_bytes, truth_.back().size()) << budget << ", " << held << " held";
             }
-            EXPECT_GT(plans, shortened(20));
+            EXPECT_GT(plans, shortened(10));
         }
     }
 }
