@@ -160,7 +160,9 @@ public:
     void prepare() {
         constexpr int milliseconds = 1000;
         check(sh_occupancy_trim(bench_.device, nullptr), "freeing host memory");
-        check(sh_occupancy_prepare(bench_.device, nullptr), "pinning host memory in the background");
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.flags = SH_OCCUPANCY_PREPARE;
+        check(sh_pause(bench_.device, &options, nullptr), "pinning host memory in the background");
         for (int i = 0; i < milliseconds && memory_.info().host_bytes < footprint_; ++i) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }

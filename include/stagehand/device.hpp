@@ -93,10 +93,6 @@ public:
         check(sh_occupancy_list(device_, infos.data(), infos.size(), &count));
         return infos;
     }
-    // Begins to pin the host memory that a pause with the same options needs, and returns.
-    void prepare_pause(const sh_pause_options& options = SH_PAUSE_OPTIONS_INIT) {
-        check(sh_occupancy_prepare(device_, &options));
-    }
     // Copies contents of a released tag to host memory of `bytes` bytes.
     void read_released(std::uint64_t address, std::uint64_t bytes, void* contents) const {
         check(sh_occupancy_read(device_, address, bytes, contents));

@@ -26,8 +26,8 @@
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * Only one call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_read(),
- * sh_occupancy_trim(), sh_occupancy_add_callbacks() or sh_occupancy_remove_callbacks() runs at a time on each device.
+ * Only one call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_read(), sh_occupancy_trim(),
+ * sh_occupancy_add_callbacks() or sh_occupancy_remove_callbacks() runs at a time on each device.
  * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
  * callback that the library calls on behalf of one of them.
  */
@@ -121,9 +121,16 @@ enum {
     SH_OCCUPANCY_REPEAT = 2,
     /** For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory. */
     SH_OCCUPANCY_COPY_ALL = 4,
-    /** For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
-        few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned. */
-    SH_OCCUPANCY_UNPINNED = 8
+    /** For sh_pause(): host memory that is taken now is not pinned. Contents go through a few pinned buffers, at the
+        speed at which the processors copy. Memory that is pinned already stays pinned. */
+    SH_OCCUPANCY_UNPINNED = 8,
+    /** For sh_pause(): nothing is paused. Threads of the library begin to pin the host memory that a sh_pause() with
+        the same other options will need, and the call returns: all fields of `out_change` are 0. That sh_pause() uses
+        the memory that is pinned by then, and pins the rest. sh_occupancy_info tells how much there is. Allocations
+        that are made later are not included. sh_free() and sh_occupancy_trim() end the preparation of memory that they
+        free. Preparations that were begun before go on if the machine or the cgroup has too little memory left for this
+        one (SH_ERROR_OUT_OF_HOST_MEMORY). */
+    SH_OCCUPANCY_PREPARE = 16
 };
 
 /** Device memory: a plain value without struct_size, which never grows. */
@@ -320,24 +327,6 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_get_info(sh_device* device, const ch
  */
 SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
                                                  uint64_t* out_count);
-
-/**
- * Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
- * pin it while the engine goes on. sh_pause() uses the memory that is pinned by then, and pins the rest.
- * sh_occupancy_info tells how much there is. Allocations that are made later are not included. sh_free() and
- * sh_occupancy_trim() end the preparation of memory that they free. Preparations that were begun before go on if the
- * machine or the cgroup has too little memory left for this one (SH_ERROR_OUT_OF_HOST_MEMORY).
- * @param options NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
- * @retval SH_OK                     The preparation has begun, or nothing is missing.
- * @retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE    A tag is released. The text has the name.
- * @retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
- * @retval SH_ERROR_BUSY             Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
- * @retval SH_ERROR_UNSUPPORTED      The device cannot pause: see sh_pause().
- * @blocks While another call of this header runs on the device.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 
 /**
  * Reads contents of a released tag. The tag stays released.

@@ -142,9 +142,6 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64
  * @retval SH_OK                  The step has ended.
  * @retval SH_ERROR_INVALID_STATE No step is under way.
  * @retval SH_ERROR_IO            The line could not be written. The step has ended.
- * @retval SH_ERROR_BACKEND       A helping device has failed that may have brought back a part of tensors that streams
- *                                wait for already. What was computed from them may be wrong. The step has ended. This
- *                                is returned once, by this function or by sh_spiller_collect().
  * @blocks While it writes the line.
  * \since 0.2
  */
@@ -224,9 +221,8 @@ enum { SH_COLLECT_ALL = 1 /**< Collect everything that is leaving, not only what
  * @param out_count Number of tickets that were written.
  * @retval SH_OK            The tickets are named.
  * @retval SH_ERROR_BACKEND The driver failed. Tensors whose copies failed stay, and `out_count` tickets are named
- *                          nevertheless. Or a helping device has failed: see sh_spiller_end_step().
- * @blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS, and until copies have ended once a helping
- *         device has failed.
+ *                          nevertheless.
+ * @blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t flags,
@@ -313,7 +309,6 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint
 /**
  * Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
  * Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
- * So are tensors that helping devices are still copying to the host.
  * A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
  * other threads lets no restore take this memory before this function has returned.
  * @param tickets   `count` tickets. Copies are queued in this order.
@@ -394,15 +389,13 @@ static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
 SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 
 /**
- * Unpins and frees the buffers that hold no tensor. Those that a helping device that has failed may still read stay
- * allocated, unused, with a line in the log.
+ * Unpins and frees the buffers that hold no tensor.
  * @param out_bytes The pinned memory that was freed, also after an error. May be NULL.
- * @retval SH_OK            The buffers are freed.
- * @retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. Or the driver does not tell
- *                          when copies that use some buffers end: these are not freed. A later call tries again.
- * @retval SH_ERROR_DEVICE_LOST The same as the latter.
- * @blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
- *         the memory.
+ * @retval SH_OK                The buffers are freed.
+ * @retval SH_ERROR_BACKEND     The driver does not tell when copies that use some buffers end: these are not freed. A
+ *                              later call tries again.
+ * @retval SH_ERROR_DEVICE_LOST The same.
+ * @blocks Until copies out of these buffers have ended, and while the system unpins the memory.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
@@ -417,16 +410,6 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* ou
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
-
-/**
- * Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have the plan's
- * figures, beginning with the line of the step under way, or of the next step if none is under way.
- * @param plan A plan of sh_plan_activations(). It is copied. NULL: no plan is carried out.
- * @retval SH_OK The plan is noted.
- * @blocks Never.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan);
 
 #ifdef __cplusplus
 }

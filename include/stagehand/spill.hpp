@@ -186,8 +186,6 @@ public:
         return bytes;
     }
     void telemetry_open(const std::string& path) { check(sh_spiller_open_telemetry(spiller_, path.c_str())); }
-    // The lines of telemetry have the figures of the plan that the engine carries out. null: none.
-    void note_plan(const sh_activation_plan* plan) { check(sh_spiller_note_plan(spiller_, plan)); }
     void telemetry_close() { check(sh_spiller_open_telemetry(spiller_, nullptr)); }
 
 private:

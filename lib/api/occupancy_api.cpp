@@ -91,8 +91,9 @@ Status take_ranges(const sh_memory_range* ranges, uint64_t count, std::vector<co
     return Status();
 }
 
-// What sh_pause() and sh_occupancy_prepare() are asked for.
+// What sh_pause() is asked for.
 struct Pause {
+    bool prepares = false;
     core::TagSelection tags;
     core::PauseWishes wishes;
 };
@@ -102,9 +103,10 @@ Status take_pause(const sh_pause_options* given, Pause* out) {
     SH_TRY(take_options(given, "options", &options));
     SH_TRY(check_contents(options.contents));
     SH_TRY(check_format(options.format));
-    const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED;
+    const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED | SH_OCCUPANCY_PREPARE;
     SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
     if (options.folder && !*options.folder) return Status(SH_ERROR_INVALID_ARGUMENT, "options.folder is empty");
+    out->prepares = options.flags & SH_OCCUPANCY_PREPARE;
     out->wishes.contents = way_out(options.contents);
     out->wishes.format = options.format;
     out->wishes.copy_all = options.flags & SH_OCCUPANCY_COPY_ALL;
@@ -161,8 +163,10 @@ sh_status sh_pause(sh_device* device, const sh_pause_options* options, sh_occupa
     return with_occupancy(device, [&](core::Occupancy& at) {
         Pause wanted;
         SH_TRY(take_pause(options, &wanted));
-        return fill_change(out_change,
-                           [&](sh_occupancy_change* change) { return at.pause(wanted.tags, wanted.wishes, change); });
+        return fill_change(out_change, [&](sh_occupancy_change* change) {
+            return wanted.prepares ? at.prepare(wanted.tags, wanted.wishes)
+                                   : at.pause(wanted.tags, wanted.wishes, change);
+        });
     });
 }
 
@@ -198,14 +202,6 @@ sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_
         to.give(count);
         *out_count = all.size();
         return Status();
-    });
-}
-
-sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options) {
-    return with_occupancy(device, [&](core::Occupancy& at) {
-        Pause wanted;
-        SH_TRY(take_pause(options, &wanted));
-        return at.prepare(wanted.tags, wanted.wishes);
     });
 }
 

@@ -181,16 +181,4 @@ sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path) {
     return with_spiller(spiller, [&](core::Spiller& at) { return at.open_telemetry(path); });
 }
 
-sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan) {
-    return with_spiller(spiller, [&](core::Spiller& at) {
-        sh_activation_plan read = {};
-        if (plan) {
-            SH_TRY(check_struct(plan, "plan"));
-            read_struct(plan, &read);
-        }
-        at.note_plan(plan ? &read : nullptr);
-        return Status();
-    });
-}
-
 }  // extern "C"

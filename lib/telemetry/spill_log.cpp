@@ -9,21 +9,6 @@ namespace {
 double ms_of(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 double mb_of(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-void add_plan(const sh_activation_plan& plan, JsonText* line) {
-    line->begin_object("plan");
-    line->add("kept_bytes", plan.kept_bytes);
-    line->add("spilled_bytes", plan.spilled_bytes);
-    line->add("recomputed_bytes", plan.recomputed_bytes);
-    line->add("step_ms", ms_of(plan.step_ns));
-    line->add("recompute_ms", ms_of(plan.recompute_ns));
-    if (plan.least_step_ns && plan.least_step_ns != UINT64_MAX) line->add("least_step_ms", ms_of(plan.least_step_ns));
-    line->add("peak_mb", mb_of(plan.peak_bytes));
-    line->add("plain_peak_mb", mb_of(plan.plain_peak_bytes));
-    if (plan.least_peak_bytes) line->add("least_peak_mb", mb_of(plan.least_peak_bytes));
-    line->add("meets_target", plan.meets_target != 0);
-    line->end_object();
-}
-
 }  // namespace
 
 // A line is left out if no memory is left for it.
@@ -49,7 +34,6 @@ Status SpillLog::write(uint64_t step, const sh_spiller_stats& before, const sh_s
         line.add("pool_bytes", after.pool_bytes);
         line.add("failed_spills", after.failed_spills - before.failed_spills);
         line.add("vram_peak_mb", mb_of(after.used_peak_bytes));
-        if (has_plan_) add_plan(plan_, &line);
         return file_.write(line.end_object().text());
     });
 }

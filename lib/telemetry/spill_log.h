@@ -13,16 +13,12 @@ class SpillLog {
 public:
     // Begins a file. NULL ends the current file.
     Status open(const char* path) { return file_.open(path); }
-    // The plan that the engine carries out from now on, or null.
-    void note_plan(const sh_activation_plan* plan) { has_plan_ = plan && (plan_ = *plan, true); }
     // Writes the changes between two readings of the counters, and the sizes of the second reading. Does nothing if no
     // file is open.
     Status write(uint64_t step, const sh_spiller_stats& before, const sh_spiller_stats& after) noexcept;
 
 private:
     LineFile file_;
-    bool has_plan_ = false;
-    sh_activation_plan plan_ = {};
 };
 
 }  // namespace stagehand::telemetry

@@ -12,7 +12,7 @@ from interface import Interface
 
 # In the order in which an engine meets them.
 HEADERS = [
-    *("base", "device", "host_memory", "stream", "source", "runtime", "contents", "parts", "streaming"),
+    *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming"),
     *("residency", "graph", "spill", "activations", "occupancy", "control", "telemetry"),
 ]
 # base.h says of these that any call may return them.

@@ -139,7 +139,9 @@ void what_has_not_changed_and_what_is_unused_is_not_copied(sh::Device& device) {
     CHECK(cycle().copied_bytes == 4 * kMiB);
     CHECK(device.trim_occupancy() != 0);
     options = SH_PAUSE_OPTIONS_INIT;
-    device.prepare_pause(options);
+    options.flags = SH_OCCUPANCY_PREPARE;
+    CHECK(device.pause(options).device_bytes == 0);
+    options.flags = 0;
     CHECK(cycle().copied_bytes == 8 * kMiB && bytes_of(weights)[5 * kMiB] == 7);
 }
 

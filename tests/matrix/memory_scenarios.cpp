@@ -79,8 +79,6 @@ void spill_on(Run& run, sh_stream stream) {
     Spilling spilling(run);
     const std::string lines = run.folder() + "/spills";
     TRY(run, sh_spiller_open_telemetry, spilling.spiller, lines.c_str());
-    const sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
-    TRY(run, sh_spiller_note_plan, spilling.spiller, &plan);
     for (uint64_t step = 0; step < 2; step++) {
         TRY_OR(run, SH_ERROR_INVALID_STATE, sh_spiller_begin_step, spilling.spiller, step);
         std::vector<Tensor> tensors(std::size(kSizes));
@@ -196,7 +194,9 @@ void pause(Run& run) {
     TRY(run, sh_occupancy_add_callbacks, run.device(), count, nullptr, &told, &callbacks);
     sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
     options.folder = run.folder().c_str();
-    TRY(run, sh_occupancy_prepare, run.device(), &options);
+    options.flags = SH_OCCUPANCY_PREPARE;
+    TRY(run, sh_pause, run.device(), &options, nullptr);
+    options.flags = 0;
     for (uint64_t cycle = 0; cycle < 3; cycle++) {
         for (size_t i = 0; i < std::size(kParts); i++) {
             if (cycle && (kParts[i].flags & SH_ALLOC_CONST || cycle == 2)) continue;

@@ -54,6 +54,7 @@ class Occupied:
         folder: str | os.PathLike[str] | None = None,
         host_bytes: int = 0,
         pinned: bool = True,
+        prepare: bool = False,
     ) -> OccupancyChange:
         """Waits for the work on the device, puts the contents of tags into host memory, and gives their device memory
         back. `contents` and `format` are used instead of what the allocations say. `repeat` leaves out tags that are
@@ -65,6 +66,9 @@ class Occupied:
         `folder` is for files that keep contents: those with Contents.FILE, those that would make host memory for
         contents larger than `host_bytes` (0: no limit), and those that the machine has too little memory for. Without
         `pinned`, new host memory is not pinned.
+
+        With `prepare`, nothing is paused: threads of the library begin to pin the host memory that this pause will
+        need, and the call returns.
         """
         options = struct("pause_options")
         place = text(None if folder is None else os.fspath(folder))
@@ -73,6 +77,7 @@ class Occupied:
         ranges = ffi.new("sh_memory_range[]", list(unused))
         options.unused, options.unused_count = ranges, len(ranges)
         flags = (lib.SH_OCCUPANCY_COPY_ALL if copy_all else 0) | (0 if pinned else lib.SH_OCCUPANCY_UNPINNED)
+        flags |= lib.SH_OCCUPANCY_PREPARE if prepare else 0
         return self._change(lib.sh_pause, options, tags, repeat, wait, flags)
 
     def resume(
@@ -82,36 +87,6 @@ class Occupied:
         does. `repeat` leaves out tags that run already.
         """
         return self._change(lib.sh_resume, struct("resume_options"), tags, repeat, wait)
-
-    def prepare_pause(
-        self,
-        tags: str | Iterable[str] | None = None,
-        *,
-        contents: Contents = Contents.DEFAULT,
-        format: int = 0,
-        repeat: bool = False,
-        wait: bool = True,
-        unused: Iterable[tuple[int, int]] = (),
-        folder: str | os.PathLike[str] | None = None,
-        host_bytes: int = 0,
-        pinned: bool = True,
-    ) -> None:
-        """Begins to pin the host memory that pause() will need with the same arguments, and returns. Threads of the
-        library pin it while the engine goes on.
-        """
-        destroy_postponed()
-        options = struct("pause_options")
-        texts, names = _names(tags)
-        ranges = ffi.new("sh_memory_range[]", list(unused))
-        place = text(None if folder is None else os.fspath(folder))
-        options.folder, options.host_bytes = place, host_bytes
-        options.contents, options.format = contents, format
-        options.tags, options.tag_count = names, len(texts)
-        options.unused, options.unused_count = ranges, len(ranges)
-        options.flags = (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
-        options.flags |= 0 if pinned else lib.SH_OCCUPANCY_UNPINNED
-        if texts or tags is None:  # for the C interface no tags are all tags
-            check(lib.sh_occupancy_prepare(self._handle, options))
 
     def read_released(self, address: int, bytes: int) -> bytearray:
         """Returns contents while they are away. Their tag stays released. What host memory does not keep, because it is

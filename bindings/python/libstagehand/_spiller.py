@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from operator import index
 from types import TracebackType
 from typing import Any
 
 from ._device import Device
 from ._errors import check, closed, made
-from ._generated import STREAM_HOST, ActivationFigures, SpillerStats, Status, TicketInfo, TicketState
+from ._generated import STREAM_HOST, SpillerStats, Status, TicketInfo, TicketState
 from ._holders import note
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, owned, postpone, thread
@@ -202,15 +201,6 @@ class Spiller:
         freed = ffi.new("uint64_t *")
         check(lib.sh_spiller_trim(self._handle, freed))
         return int(freed[0])
-
-    def note_plan(self, plan: ActivationFigures | None) -> None:
-        """Tells the spiller which plan the engine carries out. Lines of telemetry have its figures. None: no plan."""
-        figures = ffi.NULL
-        if plan is not None:
-            figures = struct("activation_plan")
-            for field in fields(ActivationFigures):
-                setattr(figures, field.name, getattr(plan, field.name))
-        check(lib.sh_spiller_note_plan(self._handle, figures))
 
     def telemetry_open(self, path: str | os.PathLike[str] | None) -> None:
         """Writes one line of JSON for each step to the file `path`. None ends that."""

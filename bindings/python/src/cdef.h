@@ -141,12 +141,10 @@ typedef struct sh_backend_info {
 } sh_backend_info;
 sh_status sh_backend_list(sh_backend_info* infos, uint64_t capacity, uint64_t* out_count);
 
-/* host_memory.h */
+/* host.h */
 sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory,
                                              uint32_t* out_pinned);
 sh_status sh_host_free(sh_device* device, void* memory);
-
-/* stream.h */
 sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
 void sh_stream_destroy(sh_device* device, sh_stream stream);
 sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
@@ -614,7 +612,6 @@ typedef struct sh_spiller_stats {
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
 sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
-sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan);
 
 /* occupancy.h */
 enum {
@@ -641,7 +638,8 @@ enum {
     SH_OCCUPANCY_NO_WAIT = 1,
     SH_OCCUPANCY_REPEAT = 2,
     SH_OCCUPANCY_COPY_ALL = 4,
-    SH_OCCUPANCY_UNPINNED = 8
+    SH_OCCUPANCY_UNPINNED = 8,
+    SH_OCCUPANCY_PREPARE = 16
 };
 typedef struct sh_memory_range {
     uint64_t address;
@@ -702,7 +700,6 @@ typedef struct sh_occupancy_info {
 sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
 sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
                                                  uint64_t* out_count);
-sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 sh_status sh_occupancy_read(sh_device* device, uint64_t address, uint64_t bytes,
                                                  void* out_contents);
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);

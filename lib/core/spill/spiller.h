@@ -50,7 +50,6 @@ public:
 
     Status trim(uint64_t* freed_bytes);
     Status open_telemetry(const char* path) { return log_.open(path); }
-    void note_plan(const sh_activation_plan* plan) { log_.note_plan(plan); }
     void stats(sh_spiller_stats* out);
 
 private:

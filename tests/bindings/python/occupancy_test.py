@@ -96,7 +96,7 @@ def test_contents_of_a_format_cross_the_link_packed(device):
     data, other = fill(weights, 1), fill(rest, 2)
     assert device.pause().packed_bytes == 4 * MIB
     assert device.resume().packed_bytes == 4 * MIB
-    device.prepare_pause(format=sh.WeightFormat.F32)
+    device.pause(format=sh.WeightFormat.F32, prepare=True)
     gone = device.pause(format=sh.WeightFormat.F32)
     assert (gone.copied_bytes, gone.packed_bytes) == (6 * MIB, 6 * MIB)
     assert device.read_released(weights.address, 100) == data[:100]
@@ -143,23 +143,23 @@ def test_runtimes_are_tags(device):
 def test_host_memory_is_pinned_ahead(device):
     weights = device.alloc(6 * MIB, tag="weights")
     data = fill(weights, 1)
-    device.prepare_pause([])
+    device.pause([], prepare=True)
     assert device.occupancy("weights").host_bytes == 0
-    device.prepare_pause("weights", contents=sh.Contents.ZERO)
+    device.pause("weights", contents=sh.Contents.ZERO, prepare=True)
     assert device.occupancy("weights").host_bytes == 0
-    device.prepare_pause("weights", unused=[(weights.address + 4 * MIB, 2 * MIB)], wait=False)
+    device.pause("weights", unused=[(weights.address + 4 * MIB, 2 * MIB)], wait=False, prepare=True)
     deadline = time.monotonic() + 60
     while device.occupancy("weights").host_bytes < 4 * MIB and time.monotonic() < deadline:
         time.sleep(0.01)
     assert device.occupancy("weights").host_bytes == 4 * MIB
     device.pause()
     with pytest.raises(sh.UsageError, match="weights"):
-        device.prepare_pause(["weights"])
-    device.prepare_pause(["weights"], repeat=True)
+        device.pause(["weights"], prepare=True)
+    device.pause(["weights"], repeat=True, prepare=True)
     device.resume()
     assert read(weights) == data
     with pytest.raises(sh.UsageError, match="nothing"):
-        device.prepare_pause("nothing")
+        device.pause("nothing", prepare=True)
 
 
 def test_contents_can_be_read_while_they_are_away(device):

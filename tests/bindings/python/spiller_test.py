@@ -130,7 +130,6 @@ def test_use_after_close(device):
         spiller.end_step,
         lambda: spiller.step().__enter__(),
         lambda: spiller.telemetry_open(None),
-        lambda: spiller.note_plan(None),
         lambda: spiller.prefetch([], [], None),
     ):
         with pytest.raises(sh.UsageError):
@@ -168,23 +167,6 @@ def test_steps_and_telemetry(device, tmp_path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [5, 6]
     assert all(line["activations_spilled"] == line["activations_restored"] == 1 for line in lines)
-
-
-def test_the_telemetry_of_a_plan(device, tmp_path):
-    path = tmp_path / "steps.jsonl"
-    plan = sh.plan_activations(
-        [sh.Activation(8 << 20, 0, 2000, 3000)], forward_end_ns=1000, end_ns=3000, target_step_ns=1
-    )
-    with sh.Spiller(device) as spiller:
-        spiller.telemetry_open(path)
-        for one in (plan, None):
-            spiller.note_plan(one)
-            with spiller.step():
-                pass
-    first, second = (json.loads(line) for line in path.read_text().splitlines())
-    assert first["plan"]["kept_bytes"] == 8 << 20 and first["plan"]["step_ms"] == plan.step_ns / 1e6
-    assert first["plan"]["meets_target"] is False
-    assert "plan" not in second
 
 
 def test_a_checked_restore(device):

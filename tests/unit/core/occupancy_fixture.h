@@ -63,12 +63,7 @@ protected:
     }
     sh_status prepare(const std::vector<const char*>& tags = {}, uint32_t flags = 0,
                       uint32_t contents = SH_CONTENTS_DEFAULT) {
-        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-        options.tags = tags.data();
-        options.tag_count = tags.size();
-        options.flags = flags;
-        options.contents = contents;
-        return sh_occupancy_prepare(device_, &options);
+        return pause(tags, flags | SH_OCCUPANCY_PREPARE, contents);
     }
     sh_occupancy_info info(const char* tag = nullptr) {
         sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;

@@ -292,7 +292,6 @@ class Planner:
             _log.warning("the saved tensors of this step cannot be planned, and leave by the watermarks: %s", error)
             return
         self._fates = carried
-        self._on.spiller.note_plan(self.plan)
         self._planned_from = recording if self._checks else None
         self.plans += 1
         if not self.plan.meets_target:
@@ -306,7 +305,6 @@ class Planner:
         """Gives up a plan that the program does not follow. The next step is recorded."""
         if self._fates is not None:
             _log.info("the plan of saved tensors is given up: %s", why)
-            self._on.spiller.note_plan(None)
         self._fates = self.plan = self._planned_from = None
         self._follows, self._checks = False, 0
         self._on.coming = self._on.coming_back = 0

@@ -988,6 +988,10 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
+///A function that runs on a stream. The function must not call the library and must not throw.
+pub type sh_stream_fn = ::core::option::Option<
+    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
+>;
 ///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
 pub const SH_CONTENTS_DEFAULT: _bindgen_ty_11 = 0;
 ///Host memory keeps them. They come back bit for bit.
@@ -1051,9 +1055,16 @@ may be repeated.*/
 pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_13 = 2;
 ///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
 pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_13 = 4;
-/**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
-few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
+/**For sh_pause(): host memory that is taken now is not pinned. Contents go through a few pinned buffers, at the
+speed at which the processors copy. Memory that is pinned already stays pinned.*/
 pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_13 = 8;
+/**For sh_pause(): nothing is paused. Threads of the library begin to pin the host memory that a sh_pause() with
+the same other options will need, and the call returns: all fields of `out_change` are 0. That sh_pause() uses
+the memory that is pinned by then, and pins the rest. sh_occupancy_info tells how much there is. Allocations
+that are made later are not included. sh_free() and sh_occupancy_trim() end the preparation of memory that they
+free. Preparations that were begun before go on if the machine or the cgroup has too little memory left for this
+one (SH_ERROR_OUT_OF_HOST_MEMORY).*/
+pub const SH_OCCUPANCY_PREPARE: _bindgen_ty_13 = 16;
 pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 ///Device memory: a plain value without struct_size, which never grows.
 #[repr(C)]
@@ -2334,10 +2345,6 @@ const _: () = {
         "Offset of field: sh_spiller_stats::packed_bytes",
     ][::core::mem::offset_of!(sh_spiller_stats, packed_bytes) - 168usize];
 };
-///A function that runs on a stream. The function must not call the library and must not throw.
-pub type sh_stream_fn = ::core::option::Option<
-    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
->;
 ///The acquire began no load: the bytes were there, or on their way.
 pub const SH_VIEW_HIT: _bindgen_ty_24 = 1;
 ///The address stays the same while the block is registered.
@@ -3062,6 +3069,50 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
+    /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
+
+- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
+sh_device_close().
+@retval SH_OK            The stream exists.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_stream_create(
+        device: *mut sh_device,
+        out_stream: *mut sh_stream,
+    ) -> sh_status;
+    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
+stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
+@blocks Until the stream's work has ended.
+Since 0.1*/
+    pub fn sh_stream_destroy(device: *mut sh_device, stream: sh_stream);
+    /**Waits until all work on the stream has ended.
+@retval SH_OK                     The work has ended.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_BACKEND          The driver or the work failed.
+@blocks Until the stream's work has ended.
+Since 0.1*/
+    pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
+    /**Queues a call of `fn` on the stream.
+
+- `fn`: May be NULL if only the time matters. The backend `sim` calls the function at once.
+
+- `busy_ns`: The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
+for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
+value counts as 0.
+@retval SH_OK                     The call is queued.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_stream_launch(
+        device: *mut sh_device,
+        stream: sh_stream,
+        fn_: sh_stream_fn,
+        user_data: *mut ::core::ffi::c_void,
+        busy_ns: i64,
+    ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations share chunks of 2 to 512 MiB with others of the same
 tag, `contents`, flags and format, unless they are large for that. A chunk goes back to the driver when all its
 allocations are freed. Large allocations take whole pages.
@@ -3197,25 +3248,6 @@ Since 0.2*/
         infos: *mut sh_occupancy_info,
         capacity: u64,
         out_count: *mut u64,
-    ) -> sh_status;
-    /**Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
-pin it while the engine goes on. sh_pause() uses the memory that is pinned by then, and pins the rest.
-sh_occupancy_info tells how much there is. Allocations that are made later are not included. sh_free() and
-sh_occupancy_trim() end the preparation of memory that they free. Preparations that were begun before go on if the
-machine or the cgroup has too little memory left for this one (SH_ERROR_OUT_OF_HOST_MEMORY).
-
-- `options`: NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
-@retval SH_OK                     The preparation has begun, or nothing is missing.
-@retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE    A tag is released. The text has the name.
-@retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY             Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
-@retval SH_ERROR_UNSUPPORTED      The device cannot pause: see sh_pause().
-@blocks While another call of this header runs on the device.
-Since 0.2*/
-    pub fn sh_occupancy_prepare(
-        device: *mut sh_device,
-        options: *const sh_pause_options,
     ) -> sh_status;
     /**Reads contents of a released tag. The tag stays released.
 
@@ -3635,9 +3667,6 @@ the library pins them), and writes a line to the file of sh_spiller_open_telemet
 @retval SH_OK                  The step has ended.
 @retval SH_ERROR_INVALID_STATE No step is under way.
 @retval SH_ERROR_IO            The line could not be written. The step has ended.
-@retval SH_ERROR_BACKEND       A helping device has failed that may have brought back a part of tensors that streams
-wait for already. What was computed from them may be wrong. The step has ended. This
-is returned once, by this function or by sh_spiller_collect().
 @blocks While it writes the line.
 Since 0.2*/
     pub fn sh_spiller_end_step(spiller: *mut sh_spiller) -> sh_status;
@@ -3685,9 +3714,8 @@ already.
 - `out_count`: Number of tickets that were written.
 @retval SH_OK            The tickets are named.
 @retval SH_ERROR_BACKEND The driver failed. Tensors whose copies failed stay, and `out_count` tickets are named
-nevertheless. Or a helping device has failed: see sh_spiller_end_step().
-@blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS, and until copies have ended once a helping
-device has failed.
+nevertheless.
+@blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS.
 Since 0.2*/
     pub fn sh_spiller_collect(
         spiller: *mut sh_spiller,
@@ -3761,7 +3789,6 @@ Since 0.2*/
     ) -> sh_status;
     /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
 Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
-So are tensors that helping devices are still copying to the host.
 A ticket that was restored before is still away, and its copy writes to its memory. So a thread that names tickets of
 other threads lets no restore take this memory before this function has returned.
 
@@ -3809,16 +3836,14 @@ Since 0.2*/
         spiller: *mut sh_spiller,
         out_stats: *mut sh_spiller_stats,
     ) -> sh_status;
-    /**Unpins and frees the buffers that hold no tensor. Those that a helping device that has failed may still read stay
-allocated, unused, with a line in the log.
+    /**Unpins and frees the buffers that hold no tensor.
 
 - `out_bytes`: The pinned memory that was freed, also after an error. May be NULL.
-@retval SH_OK            The buffers are freed.
-@retval SH_ERROR_BACKEND A helping device has failed, and may still write to the buffers. Or the driver does not tell
-when copies that use some buffers end: these are not freed. A later call tries again.
-@retval SH_ERROR_DEVICE_LOST The same as the latter.
-@blocks Until copies out of these buffers have ended, and all copies of helping devices, and while the system unpins
-the memory.
+@retval SH_OK                The buffers are freed.
+@retval SH_ERROR_BACKEND     The driver does not tell when copies that use some buffers end: these are not freed. A
+later call tries again.
+@retval SH_ERROR_DEVICE_LOST The same.
+@blocks Until copies out of these buffers have ended, and while the system unpins the memory.
 Since 0.2*/
     pub fn sh_spiller_trim(spiller: *mut sh_spiller, out_bytes: *mut u64) -> sh_status;
     /**Writes one JSON object for each step to a file, when the step ends. docs/telemetry.md lists the fields. The previous
@@ -3832,61 +3857,6 @@ Since 0.2*/
     pub fn sh_spiller_open_telemetry(
         spiller: *mut sh_spiller,
         path: *const ::core::ffi::c_char,
-    ) -> sh_status;
-    /**Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have the plan's
-figures, beginning with the line of the step under way, or of the next step if none is under way.
-
-- `plan`: A plan of sh_plan_activations(). It is copied. NULL: no plan is carried out.
-@retval SH_OK The plan is noted.
-@blocks Never.
-Since 0.2*/
-    pub fn sh_spiller_note_plan(
-        spiller: *mut sh_spiller,
-        plan: *const sh_activation_plan,
-    ) -> sh_status;
-    /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
-
-- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
-sh_device_close().
-@retval SH_OK            The stream exists.
-@retval SH_ERROR_BACKEND The driver failed.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_stream_create(
-        device: *mut sh_device,
-        out_stream: *mut sh_stream,
-    ) -> sh_status;
-    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
-stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
-@blocks Until the stream's work has ended.
-Since 0.1*/
-    pub fn sh_stream_destroy(device: *mut sh_device, stream: sh_stream);
-    /**Waits until all work on the stream has ended.
-@retval SH_OK                     The work has ended.
-@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
-@retval SH_ERROR_BACKEND          The driver or the work failed.
-@blocks Until the stream's work has ended.
-Since 0.1*/
-    pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
-    /**Queues a call of `fn` on the stream.
-
-- `fn`: May be NULL if only the time matters. The backend `sim` calls the function at once.
-
-- `busy_ns`: The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
-for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
-value counts as 0.
-@retval SH_OK                     The call is queued.
-@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
-@retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
-@retval SH_ERROR_BACKEND          The driver failed.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_stream_launch(
-        device: *mut sh_device,
-        stream: sh_stream,
-        fn_: sh_stream_fn,
-        user_data: *mut ::core::ffi::c_void,
-        busy_ns: i64,
     ) -> sh_status;
     /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
 another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No

@@ -84,6 +84,9 @@ pub struct PauseOptions<'a> {
     pub host_bytes: u64,
     /// Do not pin host memory that is taken now.
     pub unpinned: bool,
+    /// Pause nothing. Threads of the library begin to pin the host memory that this pause will need, and the call
+    /// returns.
+    pub prepare: bool,
 }
 
 impl PauseOptions<'_> {
@@ -96,6 +99,9 @@ impl PauseOptions<'_> {
         }
         if self.unpinned {
             raw.flags |= sys::SH_OCCUPANCY_UNPINNED;
+        }
+        if self.prepare {
+            raw.flags |= sys::SH_OCCUPANCY_PREPARE;
         }
         raw.folder = folder.map_or(std::ptr::null(), |folder| folder.as_ptr());
         raw.host_bytes = self.host_bytes;
@@ -288,27 +294,6 @@ impl Device {
         // SAFETY: the pointer and the capacity describe `infos`, and struct_size is set in each element.
         check(unsafe { sys::sh_occupancy_list(self.as_raw(), infos.as_mut_ptr(), infos.len() as u64, &mut count) })?;
         Ok(infos.iter().map(OccupancyInfo::new).collect())
-    }
-
-    /// Begins to pin the host memory that [`pause`](Device::pause) will need with the same options, and returns.
-    /// Threads of the library pin it while the engine goes on.
-    ///
-    /// # Errors
-    /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of a name.
-    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is released.
-    /// - [`Status::BUSY`](crate::Status::BUSY) if another call runs, with `no_wait`.
-    /// - [`Status::OUT_OF_HOST_MEMORY`](crate::Status::OUT_OF_HOST_MEMORY) if there is too little host memory.
-    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the device cannot pause.
-    pub fn prepare_pause(&self, options: &PauseOptions<'_>) -> Result<()> {
-        let tags = Tags::new(options.tags)?;
-        let folder = options.folder.map(|folder| c_path("folder", folder)).transpose()?;
-        let raw = options.raw(&tags, folder.as_ref());
-        // For the C interface no tags are all tags.
-        if options.tags.is_none_or(|tags| !tags.is_empty()) {
-            // SAFETY: the pointers and the counts describe `tags` and `unused`, which outlive the call.
-            check(unsafe { sys::sh_occupancy_prepare(self.as_raw(), &raw) })?;
-        }
-        Ok(())
     }
 
     /// Reads contents of an allocation while its tag is released. The tag stays released. Contents that host memory

@@ -9,7 +9,7 @@ use libstagehand_sys as sys;
 
 use crate::error::{Error, Result, Status, c_path, check, init};
 use crate::runtime::lock;
-use crate::{ActivationFigures, Device, Restored, Stream, Ticket, TicketId, TicketInfo, WeightFormat};
+use crate::{Device, Restored, Stream, Ticket, TicketId, TicketInfo, WeightFormat};
 
 /// Counters of a spiller. The fields are those of the C struct.
 pub type SpillerStats = sys::sh_spiller_stats;
@@ -359,14 +359,6 @@ impl Spiller {
         // SAFETY: the spiller is alive.
         check(unsafe { sys::sh_spiller_trim(self.as_raw(), &mut bytes) })?;
         Ok(bytes)
-    }
-
-    /// Tells the spiller which plan the engine carries out. The lines of [`telemetry_open`](Spiller::telemetry_open)
-    /// have its figures. `None`: no plan is carried out.
-    pub fn note_plan(&self, plan: Option<&ActivationFigures>) -> Result<()> {
-        let plan = plan.map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: struct_size is set in all figures, and the call copies them. NULL is allowed.
-        check(unsafe { sys::sh_spiller_note_plan(self.as_raw(), plan) }).map(drop)
     }
 
     /// Writes one JSON object to the file `path` at the end of each step.

@@ -128,8 +128,8 @@ fn contents_can_be_read_while_they_are_away() {
     let weights = tagged(&device, 4 * MIB, "weights", Contents::Stage);
     let cache = tagged(&device, 2 * MIB, "cache", Contents::Drop);
     fill(&weights, 1);
-    device.prepare_pause(&PauseOptions::default()).unwrap();
-    device.prepare_pause(&PauseOptions { tags: Some(&[]), ..Default::default() }).unwrap();
+    device.pause(&PauseOptions { prepare: true, ..Default::default() }).unwrap();
+    device.pause(&PauseOptions { tags: Some(&[]), prepare: true, ..Default::default() }).unwrap();
     let mut part = vec![0; MIB as usize];
     assert_eq!(status(device.read_released(weights.address(), &mut part)), Status::INVALID_STATE);
     device.pause(&PauseOptions::default()).unwrap();
@@ -138,7 +138,7 @@ fn contents_can_be_read_while_they_are_away() {
     assert_eq!(status(device.read_released(cache.address(), &mut part)), Status::NOT_FOUND);
     assert_eq!(status(device.read_released(weights.address(), &mut [])), Status::INVALID_ARGUMENT);
     assert_eq!(
-        status(device.prepare_pause(&PauseOptions { tags: Some(&["weights"]), ..Default::default() })),
+        status(device.pause(&PauseOptions { tags: Some(&["weights"]), prepare: true, ..Default::default() })),
         Status::INVALID_STATE
     );
     device.resume(&ResumeOptions::default()).unwrap();
