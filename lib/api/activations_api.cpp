@@ -1,9 +1,9 @@
 // Planning of saved tensors.
 #include <cmath>
 
+#include "activations/plan.h"
+#include "activations/timeline.h"
 #include "api/guard.h"
-#include "policy/activation_plan.h"
-#include "policy/activation_timeline.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -19,7 +19,7 @@ Status impossible_step(const std::string& text) { return Status(SH_ERROR_INVALID
 
 uint64_t or_else(uint64_t value, uint64_t otherwise) { return value ? value : otherwise; }
 
-policy::LinkRate rate_of(uint64_t link, uint64_t others) {
+activations::LinkRate rate_of(uint64_t link, uint64_t others) {
     return {static_cast<double>(link) / 1e9, static_cast<double>(std::min(link, others)) / 1e9};
 }
 
@@ -30,9 +30,9 @@ uint64_t whole(double value) {
 
 // The step in the words of policy. The spans point into the vectors and into the caller's inputs.
 struct PolicyStep {
-    std::vector<policy::SavedStorage> storages;
-    std::vector<policy::MemoryPoint> others;
-    policy::TrainingStep step;
+    std::vector<activations::SavedStorage> storages;
+    std::vector<activations::MemoryPoint> others;
+    activations::TrainingStep step;
 };
 
 // The sums of bytes and of times stay exact up to this.
@@ -45,10 +45,11 @@ Status impossible(const char* list, size_t index, const std::string& text) {
 
 // Whether a value and the sum with it are exact.
 bool add_exactly(uint64_t value, uint64_t* sum) {
-    return value <= policy::most_exact && (*sum += value) <= policy::most_exact;
+    return value <= activations::most_exact && (*sum += value) <= activations::most_exact;
 }
 
-Status read_storage(const sh_activation& from, size_t index, const sh_training_step& step, policy::SavedStorage* out) {
+Status read_storage(const sh_activation& from, size_t index, const sh_training_step& step,
+                    activations::SavedStorage* out) {
     const auto bad = [&](const std::string& text) { return impossible("activations", index, text); };
     if (from.flags & ~uint32_t(SH_ACTIVATION_CHEAP)) return bad("flags has unknown bits");
     if (from.input_count && !from.inputs) return bad("inputs is NULL");
@@ -85,9 +86,9 @@ Status read_storages(const sh_training_step& from, PolicyStep* to) {
     for (size_t i = 0; i < activations.size(); i++) {
         const auto bad = [&](const std::string& text) { return impossible("activations", i, text); };
         // Before the inputs are read: the lists of a million activations may be one and the same.
-        if (activations[i].input_count > policy::most_inputs ||
-            (inputs += activations[i].input_count) > policy::most_inputs)
-            return bad("input_count: the activations have more than " + std::to_string(policy::most_inputs) +
+        if (activations[i].input_count > activations::most_inputs ||
+            (inputs += activations[i].input_count) > activations::most_inputs)
+            return bad("input_count: the activations have more than " + std::to_string(activations::most_inputs) +
                        " inputs together");
         SH_TRY(read_storage(activations[i], i, from, &to->storages[i]));
         if (i && activations[i].produced_ns < activations[i - 1].produced_ns)
@@ -96,7 +97,7 @@ Status read_storages(const sh_training_step& from, PolicyStep* to) {
         if (!add_exactly(to->storages[i].recompute_ns, &times))
             return bad("recompute_ns: end_ns and all recomputes are above 2^52 together");
     }
-    if (const auto storage = policy::computed_from_itself(to->storages))
+    if (const auto storage = activations::computed_from_itself(to->storages))
         return impossible("activations", *storage,
                           "inputs: the activation is computed from itself, by way of its inputs");
     return Status();
@@ -110,19 +111,19 @@ Status read_others(const sh_training_step& from, PolicyStep* to) {
     for (size_t i = 0; i < points.size(); i++) {
         if (i && points[i].ns < points[i - 1].ns) return impossible("others", i, "ns: others are not by time");
         if (points[i].ns > from.end_ns) return impossible("others", i, "ns is after end_ns");
-        if (points[i].bytes > policy::most_exact) return impossible("others", i, "bytes is above 2^52");
+        if (points[i].bytes > activations::most_exact) return impossible("others", i, "bytes is above 2^52");
         to->others.push_back({points[i].ns, points[i].bytes});
     }
     return Status();
 }
 
 Status read_step(const sh_training_step& from, PolicyStep* to) {
-    if (from.end_ns > policy::most_exact) return impossible_step("end_ns is above 2^52");
+    if (from.end_ns > activations::most_exact) return impossible_step("end_ns is above 2^52");
     if (from.forward_end_ns > from.end_ns) return impossible_step("forward_end_ns is after end_ns");
-    if (from.copy_latency_ns > policy::most_exact) return impossible_step("copy_latency_ns is above 2^52");
+    if (from.copy_latency_ns > activations::most_exact) return impossible_step("copy_latency_ns is above 2^52");
     SH_TRY(read_storages(from, to));
     SH_TRY(read_others(from, to));
-    policy::TrainingStep& step = to->step;
+    activations::TrainingStep& step = to->step;
     step.storages = to->storages;
     step.others = to->others;
     step.forward_end_ns = from.forward_end_ns;
@@ -136,15 +137,15 @@ Status read_step(const sh_training_step& from, PolicyStep* to) {
     return Status();
 }
 
-Status read_fates(const uint32_t* fates, const PolicyStep& step, std::vector<policy::Fate>* out) {
-    out->assign(step.storages.size(), policy::Fate::keep);
+Status read_fates(const uint32_t* fates, const PolicyStep& step, std::vector<activations::Fate>* out) {
+    out->assign(step.storages.size(), activations::Fate::keep);
     for (uint32_t i = 0; fates && i < out->size(); i++) {
         const auto bad = [&](const char* text) {
             return Status(SH_ERROR_INVALID_ARGUMENT, "fates[" + std::to_string(i) + "] " + text);
         };
         if (fates[i] > SH_FATE_RECOMPUTE) return bad("is not one of SH_FATE_*");
-        (*out)[i] = static_cast<policy::Fate>(fates[i]);
-        if (policy::possible(step.step, step.storages[i], (*out)[i])) continue;
+        (*out)[i] = static_cast<activations::Fate>(fates[i]);
+        if (activations::possible(step.step, step.storages[i], (*out)[i])) continue;
         return fates[i] == SH_FATE_SPILL
                    ? bad("is SH_FATE_SPILL, but the activation has fewer than least_bytes, or no link is left")
                    : bad("is SH_FATE_RECOMPUTE, but the activation is not SH_ACTIVATION_CHEAP");
@@ -152,10 +153,10 @@ Status read_fates(const uint32_t* fates, const PolicyStep& step, std::vector<pol
     return Status();
 }
 
-void describe_cost(const policy::TrainingStep& step, const policy::ActivationCost& cost, uint64_t plain_peak_bytes,
-                   sh_activation_plan* out) {
+void describe_cost(const activations::TrainingStep& step, const activations::ActivationCost& cost,
+                   uint64_t plain_peak_bytes, sh_activation_plan* out) {
     uint64_t total = 0;
-    for (const policy::SavedStorage& storage : step.storages) total += storage.bytes;
+    for (const activations::SavedStorage& storage : step.storages) total += storage.bytes;
     out->step_ns = whole(cost.step_ns);
     out->peak_bytes = cost.peak_bytes;
     out->plain_peak_bytes = plain_peak_bytes;
@@ -166,8 +167,8 @@ void describe_cost(const policy::TrainingStep& step, const policy::ActivationCos
     out->least_step_ns = out->least_peak_bytes = 0;
 }
 
-void describe(const sh_training_step& wanted, const policy::TrainingStep& step, const policy::ActivationPlan& plan,
-              sh_activation_plan* out) {
+void describe(const sh_training_step& wanted, const activations::TrainingStep& step,
+              const activations::ActivationPlan& plan, sh_activation_plan* out) {
     describe_cost(step, plan.cost, plan.plain_peak_bytes, out);
     if (wanted.target_peak_bytes) {
         out->meets_target = plan.cost.peak_bytes <= wanted.target_peak_bytes;
@@ -187,8 +188,8 @@ Status plan_activations(const sh_training_step& wanted, uint32_t* out_fates, sh_
     if (wanted.activation_count && !out_fates) return Status(SH_ERROR_INVALID_ARGUMENT, "out_fates is NULL");
     if (out_plan) SH_TRY(check_struct(out_plan, "out_plan"));
     const auto plan = wanted.target_peak_bytes
-                          ? policy::fastest_activations(read.step, wanted.target_peak_bytes)
-                          : policy::leanest_activations(read.step, static_cast<double>(wanted.target_step_ns));
+                          ? activations::fastest_activations(read.step, wanted.target_peak_bytes)
+                          : activations::leanest_activations(read.step, static_cast<double>(wanted.target_step_ns));
     if (!plan) return Status(SH_ERROR_INTERNAL, "the planner refuses a step that was checked");
     Output<sh_activation_plan> out(out_plan);
     describe(wanted, read.step, *plan, out.get());
@@ -202,10 +203,10 @@ Status simulate_activations(const sh_training_step& wanted, const uint32_t* fate
     if (wanted.target_step_ns) return impossible_step("target_step_ns: a simulation has no target for the time");
     PolicyStep read;
     SH_TRY(read_step(wanted, &read));
-    std::vector<policy::Fate> chosen;
+    std::vector<activations::Fate> chosen;
     SH_TRY(read_fates(fates, read, &chosen));
     const uint64_t target = or_else(wanted.target_peak_bytes, UINT64_MAX);
-    const auto simulated = policy::simulate_activations(read.step, chosen, target);
+    const auto simulated = activations::simulate_activations(read.step, chosen, target);
     if (!simulated) return Status(SH_ERROR_INTERNAL, "the simulation refuses a step that was checked");
     for (size_t i = 0; i < std::min(to.size(), simulated->memory.size()); i++) {
         to[i]->ns = simulated->memory[i].ns;

@@ -1,11 +1,11 @@
-#include "policy/activation_search.h"
+#include "activations/search.h"
 
 #include <algorithm>
 #include <limits>
 #include <tuple>
 #include <utility>
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 namespace {
 
@@ -295,4 +295,4 @@ bool ActivationSearch::change_some(std::vector<Fate>& fates) {
     return changed;
 }
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "policy/activation_plan.h"
-#include "policy/activation_timeline.h"
+#include "activations/plan.h"
+#include "activations/timeline.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 // A pair of ways to move bytes off the device: over the link, or by computing them again.
 struct AwayBytes {
@@ -56,4 +56,4 @@ private:
     int64_t least_level_ = 0;  // of all events: the bytes that can never be away
 };
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "policy/activation_timeline.h"
+#include "activations/timeline.h"
 
-namespace stagehand::policy::test {
+namespace stagehand::activations::test {
 
 class ReferenceStep {
 public:
@@ -242,4 +242,4 @@ private:
     size_t started_ = 0;
 };
 
-}  // namespace stagehand::policy::test
+}  // namespace stagehand::activations::test

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "policy/activation_plan.h"
-#include "policy/activation_timeline.h"
+#include "activations/plan.h"
+#include "activations/timeline.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 // A change of the memory in use.
 struct MemoryChange {
@@ -68,4 +68,4 @@ private:
     std::vector<double> restore_ends_;  // by restore
 };
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -1,13 +1,13 @@
-#include "policy/activation_plan.h"
+#include "activations/plan.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "policy/activation_evaluator.h"
-#include "policy/activation_search.h"
-#include "policy/activation_timeline.h"
+#include "activations/evaluator.h"
+#include "activations/search.h"
+#include "activations/timeline.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 namespace {
 
@@ -101,4 +101,4 @@ std::optional<ActivationPlan> leanest_activations(const TrainingStep& step, doub
                           static_cast<double>(bound)};
 }
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

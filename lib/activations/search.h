@@ -12,12 +12,12 @@
 #include <random>
 #include <vector>
 
-#include "policy/activation_bounds.h"
-#include "policy/activation_evaluator.h"
-#include "policy/activation_plan.h"
-#include "policy/activation_timeline.h"
+#include "activations/bounds.h"
+#include "activations/evaluator.h"
+#include "activations/plan.h"
+#include "activations/timeline.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 struct FoundFates {
     std::vector<Fate> fates;
@@ -74,4 +74,4 @@ private:
     int64_t large_ = 0;  // of the best family of the last question: what counts as a large storage
 };
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

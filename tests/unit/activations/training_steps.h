@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "policy/activation_plan.h"
+#include "activations/plan.h"
 
-namespace stagehand::policy::test {
+namespace stagehand::activations::test {
 
 struct RecordedStep {
     std::vector<SavedStorage> storages;
@@ -145,4 +145,4 @@ inline RecordedStep random_step(std::mt19937& random, uint32_t most_storages) {
     return step;
 }
 
-}  // namespace stagehand::policy::test
+}  // namespace stagehand::activations::test

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "../../stress/scale.h"
-#include "policy/activation_bounds.h"
-#include "policy/activation_evaluator.h"
+#include "activations/bounds.h"
+#include "activations/evaluator.h"
 #include "training_steps.h"
 
-namespace stagehand::policy::test {
+namespace stagehand::activations::test {
 namespace {
 
 using stagehand::test::shortened;
@@ -149,4 +149,4 @@ TEST(ActivationBruteForce, NoChoiceIsBelowABound) {
 }
 
 }  // namespace
-}  // namespace stagehand::policy::test
+}  // namespace stagehand::activations::test

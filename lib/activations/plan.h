@@ -30,7 +30,7 @@
 #include <span>
 #include <vector>
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 // All times of a recorded step are ns since its beginning, and the recorded step neither spills nor recomputes.
 struct SavedStorage {
@@ -113,4 +113,4 @@ std::optional<ActivationPlan> fastest_activations(const TrainingStep& step, uint
 // The choice with the lowest peak found in at most `target_ns`. A target before the recorded end keeps everything.
 std::optional<ActivationPlan> leanest_activations(const TrainingStep& step, double target_ns);
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -1,13 +1,13 @@
 // The activation planner on steps of transformers.
 #include <gtest/gtest.h>
 
-#include "policy/activation_bounds.h"
-#include "policy/activation_plan.h"
-#include "policy/activation_search.h"
-#include "policy/activation_timeline.h"
+#include "activations/bounds.h"
+#include "activations/plan.h"
+#include "activations/search.h"
+#include "activations/timeline.h"
 #include "training_steps.h"
 
-namespace stagehand::policy::test {
+namespace stagehand::activations::test {
 namespace {
 
 constexpr double bytes_in_gib = 1024.0 * 1024 * 1024;
@@ -157,4 +157,4 @@ TEST(ActivationPlan, TheEffortIsBoundedIfTheMemoryIsFullAtEachMoment) {
 }
 
 }  // namespace
-}  // namespace stagehand::policy::test
+}  // namespace stagehand::activations::test

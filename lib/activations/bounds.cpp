@@ -18,16 +18,16 @@
 // E and F add up. Their sum is convex in y, and the least of it over y bounds the step. The latency of a copy counts
 // with the largest storage, which has the most bytes per ns. A storage may count as spilled and as recomputed at once.
 // All of this only lowers the bound.
-#include "policy/activation_bounds.h"
+#include "activations/bounds.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "policy/activation_evaluator.h"
+#include "activations/evaluator.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 namespace {
 
@@ -243,4 +243,4 @@ uint64_t ActivationBounds::free_spill_bytes() const {
     return static_cast<uint64_t>(std::max(0.0, bytes));
 }
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -1,9 +1,9 @@
-#include "policy/activation_evaluator.h"
+#include "activations/evaluator.h"
 
 #include <algorithm>
 #include <limits>
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 // One pass over the events of a step.
 class StepRun {
@@ -322,4 +322,4 @@ void ActivationEvaluator::find_restore_places(int64_t target_bytes) {
     }
 }
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "policy/activation_plan.h"
+#include "activations/plan.h"
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 // The sums of times and of bytes stay exact in a double and in an int64_t up to this.
 constexpr uint64_t most_exact = uint64_t{1} << 52;
@@ -58,4 +58,4 @@ struct ActivationTimeline {
     std::vector<uint32_t> consumers_first;  // all storages, each one before its inputs
 };
 
-}  // namespace stagehand::policy
+}  // namespace stagehand::activations

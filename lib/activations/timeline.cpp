@@ -1,10 +1,10 @@
-#include "policy/activation_timeline.h"
+#include "activations/timeline.h"
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
-namespace stagehand::policy {
+namespace stagehand::activations {
 
 namespace {
 
@@ -148,10 +148,12 @@ ActivationTimeline::ActivationTimeline(const TrainingStep& well_formed_step)
     }
 }
 
-bool ActivationTimeline::spillable(uint32_t storage) const { return policy::spillable(*step, step->storages[storage]); }
-
-bool ActivationTimeline::possible(uint32_t storage, Fate fate) const {
-    return policy::possible(*step, step->storages[storage], fate);
+bool ActivationTimeline::spillable(uint32_t storage) const {
+    return activations::spillable(*step, step->storages[storage]);
 }
 
-}  // namespace stagehand::policy
+bool ActivationTimeline::possible(uint32_t storage, Fate fate) const {
+    return activations::possible(*step, step->storages[storage], fate);
+}
+
+}  // namespace stagehand::activations

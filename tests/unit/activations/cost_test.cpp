@@ -1,11 +1,11 @@
 // The simulation of a training step: small steps worked out by hand, and random steps against a slow simulation.
 #include <gtest/gtest.h>
 
-#include "policy/activation_evaluator.h"
+#include "activations/evaluator.h"
 #include "reference_step.h"
 #include "training_steps.h"
 
-namespace stagehand::policy::test {
+namespace stagehand::activations::test {
 namespace {
 
 constexpr Fate keep = Fate::keep, spill = Fate::spill, recompute = Fate::recompute;
@@ -263,4 +263,4 @@ TEST(ActivationCost, IsThatOfTheSlowSimulation) {
 }
 
 }  // namespace
-}  // namespace stagehand::policy::test
+}  // namespace stagehand::activations::test
