@@ -361,8 +361,8 @@ void Loader::cancel(Unit& unit, std::unique_lock<std::mutex>& lock) {
 }
 
 void Loader::drain(std::unique_lock<std::mutex>& lock) {
-    for (uint32_t i = 0; i < registry_.units().size(); i++) cancel(registry_.unit(i), lock);
-    changed_.wait(lock, [&] { return queued_ == 0; });
+    while (queued_)
+        for (uint32_t i = 0; i < registry_.units().size(); i++) cancel(registry_.unit(i), lock);
 }
 
 void Loader::note_over() {
