@@ -2,9 +2,9 @@
 
 #include <climits>
 #include <memory>
-#include <new>
 #include <string>
 
+#include "base/no_throw.h"
 #include "codec/frame_index.h"
 #include "transfer/source/open_file.h"
 #include "transfer/source/packed_reader.h"
@@ -77,24 +77,19 @@ Status open_packed(const sh_segment& segment, Source* source) {
 
 Status open_source(const sh_segment& segment, Source* out_source) {
     Source source;
-    try {
+    Status status = no_throw([&] {
         source.kind = segment.kind;
         source.bytes = segment.bytes;
         sh_segment place = segment;  // of the packed tensor, if it is one
         if (segment.packed_bytes) place.bytes = segment.packed_bytes;
         SH_TRY(open_by_kind(place, &source));
-        if (segment.packed_bytes) {
-            if (Status status = open_packed(segment, &source); !status.ok()) {
-                close_source(&source);
-                return status;
-            }
-        }
+        return segment.packed_bytes ? open_packed(segment, &source) : Status();
+    });
+    if (status.ok())
         *out_source = source;
-        return Status();
-    } catch (const std::bad_alloc&) {
+    else
         close_source(&source);
-        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
-    }
+    return status;
 }
 
 void close_source(Source* source) {

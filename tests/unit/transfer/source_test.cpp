@@ -91,6 +91,17 @@ TEST(OpenSource, SharesTwoDescriptorsAmongAllSegmentsOfAFile) {
     EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST(OpenSource, KeepsNoDescriptorOfAFileWithoutThePackedTensor) {
+    TemporaryFile file(100000);
+    const size_t before = open_descriptors();
+    sh_segment segment = segment_of(SH_SOURCE_FILE);
+    segment.file = file.descriptor();
+    segment.packed_bytes = 100000;
+    Source source;
+    EXPECT_FALSE(open_source(segment, &source).ok());
+    EXPECT_EQ(open_descriptors(), before);
+}
+
 TEST(OpenSource, OutlivesTheCallersDescriptorAndTheFilesName) {
     const std::vector<char> bytes = test::random_bytes(5000, 3);
     int descriptor = open("source-test-gone", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
