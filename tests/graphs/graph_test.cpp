@@ -88,6 +88,25 @@ TEST_F(Graphs, streams_that_come_and_go_leave_no_events) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// Later launches come after the first one, whose stream cannot be asked any more.
+TEST_F(Graphs, a_stream_may_go_when_its_launch_was_left) {
+    TestDevice device(settings(16));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    sh_stream stream = 0;
+    SUCCEEDS(sh_stream_create(device.get(), &stream));
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    SUCCEEDS(step.launch(stream));
+    SUCCEEDS(sh_stream_synchronize(device.get(), stream));
+    sh_stream_destroy(device.get(), stream);
+    SUCCEEDS(step.launch(device.stream()));
+    device.synchronize();
+    EXPECT_EQ(step.compared(), 12u);
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
 TEST_F(Graphs, forward_then_backward_finds_what_is_still_there) {
     TestDevice device(settings(30));
     Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));

@@ -156,6 +156,20 @@ TEST_F(OccupancyPacked, host_memory_is_pinned_for_what_is_packed) {
     EXPECT_EQ(read(address, kBytes), truth);
 }
 
+// The device packs into host memory by itself.
+TEST_F(OccupancyPacked, contents_leave_as_they_are_if_the_system_pins_no_more) {
+    open("capacity=64MiB;poison=1;pin_limit=16MiB");
+    constexpr uint64_t kBytes = 12 * kPart;
+    const uint64_t small = alloc_of(FloatFormat::bf16, kPart);
+    write(small, weights(FloatFormat::bf16, kPart, 8));
+    cycle(kPart, kPart, kPart);
+    const uint64_t large = alloc_of(FloatFormat::bf16, kBytes);
+    const std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 9);
+    write(large, truth);
+    cycle(kBytes, 0, kPart);
+    EXPECT_EQ(read(large, kBytes), truth);
+}
+
 TEST_F(OccupancyPacked, a_file_keeps_contents_as_they_are) {
     open();
     const uint64_t address = alloc_of(FloatFormat::bf16, kPart);
