@@ -16,11 +16,21 @@ MOST_BYTES = 4 << 30
 FIRST = [
     (
         "lib/core/spill/",
-        [("unit-core", "*Spill*:PackedBuffer*"), ("matrix-memory", "*/spill_*-*allocation*"), ("stress-spill", "")],
+        [
+            ("unit-core", "*Spill*:PackedBuffer*"),
+            ("matrix-memory", "*/spill_*-*allocation*"),
+            ("matrix-allocations", "*/spill_*allocation*"),
+            ("stress-spill", ""),
+        ],
     ),
     (
         "lib/core/occupancy/",
-        [("unit-core", "*Occupancy*"), ("matrix-memory", "*/pause_*-*allocation*"), ("stress-occupancy", "")],
+        [
+            ("unit-core", "*Occupancy*"),
+            ("matrix-memory", "*/pause_*-*allocation*"),
+            ("matrix-allocations", "*/pause_*allocation*"),
+            ("stress-occupancy", ""),
+        ],
     ),
     ("lib/core/movement/capture", [("graphs-ordered", ""), ("graphs", "")]),
     (
@@ -51,6 +61,7 @@ NEXT = [
     ("unit-core", ""),
     ("matrix-weights", ""),
     ("matrix-loads", ""),
+    ("matrix-allocations", ""),
     ("stress-contents", ""),
     ("stress-helper-faults", ""),
 ]
