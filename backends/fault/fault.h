@@ -14,6 +14,7 @@
  *     delay_us=T                each call is delayed at random by up to this time
  *     delay_seed=N              seed of the random delays
  *     ordered=1                 accesses that nothing orders are counted: see sh_fault_races()
+ *     ordered=2                 of these, only memory that is given back too early is counted
  * All other options go to the wrapped backend.
  *
  * A call that fails does not call the wrapped backend, except that a stream_synchronize() that fails with

@@ -146,7 +146,7 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
         device->log->set_open(true);
         if (settings.ordered) {
             device->order = &Order::of_process();
-            device->order->device_opened();
+            device->order->device_opened(settings.ordered > 1);
         }
         *out_device = reinterpret_cast<sh_backend_device*>(device.release());
         return SH_OK;

@@ -11,9 +11,11 @@ Order& Order::of_process() {
     return order;
 }
 
-void Order::device_opened() {
+void Order::device_opened(bool only_given_back) {
     std::lock_guard lock(mutex_);
-    if (open_++ == 0) first_.clear();
+    if (open_++) return;
+    first_.clear();
+    only_given_back_ = only_given_back;
 }
 
 void Order::device_closed() {
@@ -38,6 +40,10 @@ uint32_t Order::number_of(sh_stream stream) {
     const auto [found, is_new] = numbers_.try_emplace(stream, static_cast<uint32_t>(streams_.size()));
     if (is_new) streams_.emplace_back();
     return found->second;
+}
+
+void Order::found_use(const Mark& mark, const Mark& before, uint64_t address) {
+    if (!only_given_back_) found(mark.name, before, address);
 }
 
 void Order::found(const char* what, const Mark& before, uint64_t address) {
@@ -150,10 +156,10 @@ void Order::use(const Mark& mark, uint64_t begin, uint64_t end, bool writes) {
             piece = pieces_.emplace_hint(piece, at, Piece{stop, {}, {}});
         }
         Piece& there = piece->second;
-        if (!has(clock, there.written)) found(mark.name, there.written, at);
+        if (!has(clock, there.written)) found_use(mark, there.written, at);
         if (writes) {
             for (const Mark& read : there.read)
-                if (!has(clock, read)) found(mark.name, read, at);
+                if (!has(clock, read)) found_use(mark, read, at);
             there.read.clear();
             there.written = mark;
         } else {

@@ -31,7 +31,9 @@ class Order {
 public:
     static Order& of_process();
 
-    void device_opened();
+    // `only_given_back`: accesses are followed, but only memory that is given back too early counts. What the first of
+    // the open devices says is true of all.
+    void device_opened(bool only_given_back);
     // When the last one is closed, nothing of them is left.
     void device_closed();
 
@@ -85,10 +87,12 @@ private:
     void use(const Mark& mark, uint64_t begin, uint64_t end, bool writes);
     void give_back(const char* what, uint64_t begin, uint64_t end);
     void unmap(uint64_t begin, uint64_t end, uint64_t through);
+    void found_use(const Mark& mark, const Mark& before, uint64_t address);
     void found(const char* what, const Mark& before, uint64_t address);
 
     mutable std::mutex mutex_;
     uint32_t open_ = 0;  // devices
+    bool only_given_back_ = false;
     std::unordered_map<sh_stream, uint32_t> numbers_;
     std::vector<Clock> streams_;  // what the next operation of each comes after
     std::unordered_map<sh_backend_event, Clock> events_;

@@ -54,7 +54,10 @@ sh_status read_settings(const char* text, Settings* out) {
     }
     settings.fail_status = static_cast<sh_status>(fail_status);
     settings.late = late != 0;
-    settings.ordered = ordered != 0;
+    if (ordered > 2)
+        return fail(SH_ERROR_INVALID_ARGUMENT, "option ordered: %llu is not 0, 1 or 2",
+                    static_cast<unsigned long long>(ordered));
+    settings.ordered = static_cast<uint32_t>(ordered);
     settings.any_call = fail_call.empty();
     if (!settings.any_call && !call_named(fail_call, &settings.fail_call)) {
         return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_call: '%s' is not a call that can fail", fail_call.c_str());

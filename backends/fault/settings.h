@@ -20,7 +20,7 @@ struct Settings {
     bool late = false;  // see fault.h
     uint64_t delay_ns = 0;
     uint64_t delay_seed = 1;
-    bool ordered = false;
+    uint32_t ordered = 0;  // see fault.h
 };
 
 sh_status read_settings(const char* options, Settings* out);

@@ -61,9 +61,9 @@ Run::~Run() {
 
 std::string Run::plan(bool fails) const {
     const std::string seed = std::to_string(cell_.k);
-    // A copy of which the library could not learn in several tries whether it has ended may go on beside later ones,
-    // and its bytes are not used. What finds races allocates, too.
-    std::string plan = fails_often() || allocations_fail() ? ";" : ";ordered=1;";
+    // A copy of which the library could not learn in several tries whether it has ended may go on beside later ones.
+    // Its bytes are not used, but its memory stays. What finds races allocates, too.
+    std::string plan = allocations_fail() ? ";" : fails_often() ? ";ordered=2;" : ";ordered=1;";
     if (cell_.delayed && on_host_backend()) plan += "jitter_us=300;jitter_seed=" + seed + ";";
     if (cell_.delayed) plan += "delay_us=60;delay_seed=" + seed + ";";
     if (!fails || cell_.lasts == Lasts::never || allocations_fail()) return plan;

@@ -23,7 +23,7 @@ Function* control(const char* name) {
 }  // namespace
 
 bool through_order(std::string* name, std::string* options) {
-    if (options->find("ordered=1") != std::string::npos) return true;
+    if (options->find("ordered=") != std::string::npos) return true;
     const char* const variable = std::getenv("STAGEHAND_TEST_ORDERED");
     if (!variable || (*name != "host" && *name != "capture")) return false;
     *options = "wrap=" + *name + ";ordered=1;" + *options;
