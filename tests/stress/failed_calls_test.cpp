@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../unit/codec/weights.h"
 #include "engine.h"
 #include "fault/fault.h"
 #include "plugin.h"
@@ -22,10 +23,25 @@ protected:
     static DeviceSettings settings(const std::string& options = "") {
         return {.name = "fault", .options = "wrap=host;poison=1;" + options, .budget_bytes = 8 << 20};
     }
-    // The n-th call of the member fails.
-    static void fail(const char* call, uint64_t n) {
-        sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, call, n, 1};
-        EXPECT_SUCCEEDS(plugin_function<decltype(sh_fault_arm)>("stagehand-fault.so", "sh_fault_arm")(&plan));
+    template <class Function>
+    static Function* control(const char* name) {
+        return plugin_function<Function>("stagehand-fault.so", name);
+    }
+    // The n-th call of the member, or of any, fails, and so do those after it: `count` in all, or for ever (0).
+    static void fail(const char* call, uint64_t n, uint64_t count = 1) {
+        sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, call, n, count};
+        EXPECT_SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+    }
+    static void heal() { control<decltype(sh_fault_disarm)>("sh_fault_disarm")(); }
+    static sh_fault_counters_info counters() {
+        sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
+        EXPECT_SUCCEEDS(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters));
+        return counters;
+    }
+    // Registrations of host memory that last.
+    static uint64_t pins() {
+        auto* const successes = control<decltype(sh_fault_success_count)>("sh_fault_success_count");
+        return successes("host_register") - successes("host_unregister");
     }
 };
 
@@ -143,6 +159,72 @@ TEST_F(FailedCalls, a_write_back_writes_no_source_after_its_failure) {
     EXPECT_EQ(pinned.read(), std::vector<uint8_t>(kHalf, 0xaa));
     EXPECT_EQ(pageable.read(), std::vector<uint8_t>(kHalf, 0xaa));
     sh_runtime_destroy(runtime);
+}
+
+// Copies that the device cannot be asked about may go on when a pause has failed and their memory is freed. Their host
+// memory comes back when they have ended, and stays if the device never says so.
+TEST_F(FailedCalls, host_memory_stays_as_long_as_copies_may_use_it) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    enum { succeeds, fails, fails_for_ever };
+    uint64_t part = 0;  // the call of a pause that gives the first part of the memory back
+    for (const auto asking : {succeeds, fails, fails_for_ever}) {
+        TestDevice device(settings("ordered=2"));
+        const uint64_t pins_before = pins();
+        uint64_t memory = 0;
+        SUCCEEDS(sh_alloc(device.get(), 3 << 20, nullptr, &memory));
+        const uint64_t before = counters().calls;
+        if (asking != succeeds) fail(nullptr, part + 1, 0);
+        ASSERT_EQ(sh_pause(device.get(), nullptr, nullptr), asking == succeeds ? SH_OK : SH_ERROR_BACKEND);
+        auto* const name = control<decltype(sh_fault_call_name)>("sh_fault_call_name");
+        for (part = 1; std::strcmp(name(before + part), "pages_destroy") != 0;) part++;
+        SUCCEEDS(sh_free(device.get(), memory));
+        EXPECT_EQ(pins(), asking == succeeds ? pins_before : pins_before + 1);
+        heal();
+        if (asking == fails_for_ever) {
+            fail("stream_synchronize", 1, 0);
+            continue;
+        }
+        SUCCEEDS(sh_occupancy_trim(device.get(), nullptr));
+        EXPECT_EQ(pins(), pins_before);
+    }
+}
+
+// Three calls of the first plan fail, from each of them on.
+TEST_F(FailedCalls, a_measurement_of_unpacking_frees_nothing_that_its_copies_may_use) {
+    const std::vector<uint8_t> weights = codec::test::weights(codec::FloatFormat::bf16, 100'000, 1);
+    DeviceSettings device_settings = settings("capacity=64MiB;ordered=2");
+    device_settings.budget_bytes = 17 << 20;
+    device_settings.page_bytes = 64 << 10;
+    device_settings.link_bytes_per_second = 1'000'000;  // unpacking is faster
+    uint64_t failing = 1;
+    for (bool met = true; met; failing++) {
+        TestDevice device(device_settings);
+        sh_runtime* runtime = nullptr;
+        SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = weights.data();
+        segment.bytes = weights.size();
+        segment.format = SH_FORMAT_BF16;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        desc.bytes = segment.bytes;
+        desc.flags = SH_BLOCK_PACK;
+        sh_use use = SH_USE_INIT;
+        SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &use.block));
+        SUCCEEDS(sh_set_schedule(runtime, &use, 1));
+        fail(nullptr, failing, 3);
+        const sh_status status = sh_plan(runtime, nullptr, nullptr);
+        met = counters().failures > 0;
+        EXPECT_TRUE(status == SH_OK || (met && status == SH_ERROR_BACKEND)) << why();
+        heal();
+        if (!met) {
+            EXPECT_GT(control<decltype(sh_fault_call_count)>("sh_fault_call_count")("unpack"), 5u);
+        }
+        sh_runtime_destroy(runtime);
+    }
+    EXPECT_GT(failing, 20u);
 }
 
 // The change cannot be written to its source. The block stays usable, and the next attempt writes the change.

@@ -79,13 +79,13 @@ Occupancy::~Occupancy() {
     const bool used = !extents_.empty() && backend.has_device_synchronize();
     const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
     retry_retired();
-    bool all = retired_.empty();
-    for (auto& [address, extent] : extents_) {
-        // Work that may be under way goes on using the memory.
-        if (!ended.ok()) extent->host().abandon();
-        all = ended.ok() && let_go(*extent) && all;
-    }
-    if (!all) log_line(SH_LOG_WARNING, "closing the device did not free all memory of sh_alloc(): %s", ended.text());
+    for (auto& [address, extent] : extents_) retired_.push_back(std::move(extent));  // there is room
+    if (ended.ok()) retry_retired();
+    if (!retired_.empty())
+        log_line(SH_LOG_WARNING, "closing the device did not free all memory of sh_alloc(): %s", ended.text());
+    // Work that may be under way goes on using the memory.
+    if (!ended.ok() || !passage_.settle().ok())
+        for (const auto& extent : retired_) extent->host().abandon();
     accounts_.settle(totals_.held_bytes);
     device_->note_pinned_contents(0);
 }
@@ -284,12 +284,10 @@ void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
 }
 
 bool Occupancy::let_go(Extent& extent) noexcept {
-    const Status gone = passage_.settle();
-    const Status closed = gone.ok() ? extent.close() : gone;
-    if (closed.ok()) return true;
-    log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
-    if (!gone.ok()) extent.host().abandon();  // copies may use it for ever
-    return false;
+    Status closed = passage_.settle();
+    if (closed.ok()) closed = extent.close();
+    if (!closed.ok()) log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
+    return closed.ok();
 }
 
 void Occupancy::retry_retired() noexcept {
