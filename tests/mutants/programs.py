@@ -58,6 +58,7 @@ FIRST = [
     ("lib/transfer/", [("unit-transfer", ""), ("matrix-weights", ""), ("stress-spill", "")]),
 ]
 NEXT = [
+    ("stress-failed-calls", ""),
     ("unit-core", ""),
     ("matrix-weights", ""),
     ("matrix-loads", ""),
