@@ -150,6 +150,26 @@ TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// Workers load what stays on the device. Nothing on the device stands for their loads before they have issued them.
+TEST_F(Graphs, a_launch_waits_for_workers) {
+    TestDevice device(settings(64));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pageable));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    for (const uint64_t version : {1, 2, 3}) {
+        SUCCEEDS(sh_source_update_begin(model.runtime(), model.ids().data(), 6));
+        for (size_t i = 0; i < 6; i++) model.change(i, version);
+        SUCCEEDS(sh_source_update_end(model.runtime(), model.ids().data(), 6));
+        SUCCEEDS(step.launch(stream));
+        device.synchronize();
+    }
+    EXPECT_EQ(step.compared(), 18u);
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
 // Each copy inside a graph waits for the last uses, on both streams, of all pages that it writes. The step skips some
 // blocks now and then, so the contents of a page do not always follow the order.
 TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {

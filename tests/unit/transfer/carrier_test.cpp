@@ -131,7 +131,7 @@ protected:
         return host::host_backend()->event_record(device, event, stream);
     }
     static sh_status synchronize(sh_backend_device* device, sh_stream stream) {
-        if (mute_ && device == helper_handle_) return SH_ERROR_BACKEND;
+        if (device == helper_handle_ && (mute_ || fails_once_.exchange(false))) return SH_ERROR_BACKEND;
         return host::host_backend()->stream_synchronize(device, stream);
     }
 
@@ -197,7 +197,7 @@ protected:
     // Long enough for copies that wait for nothing.
     static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
-    static inline std::atomic<bool> answers_ = true, mute_ = false;
+    static inline std::atomic<bool> answers_ = true, mute_ = false, fails_once_ = false;
     static inline std::atomic<sh_backend_device*> helper_handle_ = nullptr;
     std::latch go_{1};
     std::unique_ptr<BackendDevice> device_, helper_;
@@ -365,6 +365,32 @@ TEST_F(CarrierTest, MemoryStaysWhileAFailedHelperMayReadIt) {
     EXPECT_TRUE(strays.may_use(mark)) << "others may have queued copies while that was waited for";
     EXPECT_TRUE(carrier_->end_reads().ok());
     EXPECT_FALSE(strays.may_use(mark));
+}
+
+// The error of a copy is told once.
+TEST_F(CarrierTest, MemoryIsFreeWhenAHelperAnswersTheSecondTime) {
+    StrayCopies& strays = StrayCopies::of_process();
+    const uint64_t mark = strays.mark();
+    load(ones_, true);
+    fails_once_ = true;
+    EXPECT_TRUE(carrier_->settle().ok());
+    EXPECT_FALSE(fails_once_);
+    EXPECT_FALSE(strays.may_use(mark));
+    EXPECT_TRUE(carrier_->relay(0).is_distrusted());
+}
+
+// The device copies from the helper after the helper's own copies.
+TEST_F(CarrierTest, AHelperHasBroughtItsPartWhenItIsSettled) {
+    block(carrier_->relay(0).streams().of_device, *device_);
+    load(ones_, true);
+    std::thread opens([this] {
+        pause();
+        go_.count_down();
+    });
+    EXPECT_TRUE(carrier_->settle().ok());
+    EXPECT_TRUE(device_->stream_synchronize(carrier_->stream()).ok());  // its own part
+    EXPECT_EQ(count_of(1), kBytes);
+    opens.join();
 }
 
 TEST_F(CarrierTest, MemoryStaysForEverIfNobodyKnowsWhetherAFailedHelperReadsIt) {
