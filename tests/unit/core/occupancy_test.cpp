@@ -133,7 +133,7 @@ TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
     SUCCEEDS(sh_free(device_, address));
     EXPECT_EQ(sh_free(device_, address), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(pause({nullptr}), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({}, 16), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({}, 32), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(pause({}, 0, 5), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(resume({}, 4), SH_ERROR_INVALID_ARGUMENT);
     sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
