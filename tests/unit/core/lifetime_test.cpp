@@ -1,5 +1,6 @@
 // Wrong handles, objects that are destroyed while other threads use them, forks and exits in the middle of work, and
 // the errors for all of this.
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -15,6 +16,22 @@
 
 namespace stagehand::test {
 namespace {
+
+TEST(Lifetime, blocks_go_when_the_work_on_the_runtimes_streams_has_ended) {
+    TestDevice device;
+    Model model(device, equal_blocks(2, 4 * kPage));
+    const sh_stream stream = device.stream();
+    std::atomic<bool> has_ended = false;
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), stream, 0, &view));
+    const auto end = [](void* ended) { *static_cast<std::atomic<bool>*>(ended) = true; };
+    SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 50'000'000));
+    SUCCEEDS(sh_stream_launch(device.get(), stream, end, &has_ended, 0));
+    SUCCEEDS(sh_release(model.runtime(), model.id(1), stream));
+    const sh_block other = model.id(0);
+    SUCCEEDS(sh_unregister_blocks(model.runtime(), &other, 1));
+    EXPECT_TRUE(has_ended);
+}
 
 TEST(Handles, wrong_ones_are_errors) {
     TestDevice device;
