@@ -247,8 +247,8 @@ typedef struct sh_backend {
     sh_status (*stream_is_capturing)(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
     /** Sets `out_reachable` to 1 or 2 if copy_on_device() may read and write the whole range: memory of this device, or
         of another device that this one can access. The call enables that access if it can. 2: copies go straight, and
-        not through the host; helpers need that. Optional: only memory of pages_map() and range_reserve() is reachable
-        without it, and devices cannot help each other. */
+        not through the host. Optional: only memory of pages_map() and range_reserve() is reachable without it, and
+        weights do not come over the links of other devices. */
     sh_status (*memory_is_reachable)(sh_backend_device* device, uint64_t address, uint64_t bytes,
                                      uint32_t* out_reachable);
     /** Waits until all work on the device that this process queued before the call has ended, on every stream.

@@ -53,10 +53,8 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
  * have during the call, and must not change meanwhile.
  *
  * The library neither reads nor writes the old segments after the return, and frees its own copies of them, which it
- * has beside the new ones until then. There is one exception: a helper that has failed, and does not say so, may still
- * read old memory. The library then keeps its own copies for good. Views that are held keep their contents. The next
- * call that plans makes a new plan, if no view is held and no graph holds the plan. After a failure, nothing has
- * changed.
+ * has beside the new ones until then. Views that are held keep their contents. The next call that plans makes a new
+ * plan, if no view is held and no graph holds the plan. After a failure, nothing has changed.
  * @param segments As in sh_block_desc. Copied.
  * @param count    Number of segments. 0: no byte of the block is defined from then on.
  * @retval SH_OK                       The block has the new segments.

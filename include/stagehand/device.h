@@ -35,7 +35,7 @@ enum {
     SH_HOST_PINNED = 2
 };
 enum {
-    /** The device may help others of its backend whose `helpers` are "auto". */
+    /** The device's link may bring weights of others of its backend: see sh_device_options.helpers. */
     SH_HELPS_OTHERS = 1
 };
 /** Host memory comes from any NUMA node. */
@@ -57,7 +57,7 @@ typedef struct sh_device_options {
     uint64_t page_bytes;
     /** Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
         plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
-        own link: plans add the speed of helpers. */
+        own link: plans add the speed of others that bring weights. */
     uint64_t link_bytes_per_second;
     /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
         and by the number of worker threads. */
@@ -95,12 +95,16 @@ typedef struct sh_device_options {
         opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
         later opening cannot change its budget or flags.
 
-        Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams.
-        A helper with a budget of less than 96 MiB does not help. A helper that has begun copies of its own to itself
-        within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to spare or fails
-        is left out, and the log has the reason. A runtime does not try again to open one. Weights that a helper was
-        bringing when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime
-        fails once with SH_ERROR_BACKEND: see sh_acquire().
+        Each runtime takes a sixteenth of such a device's budget, at most 48 MiB rounded up to whole pages, while it
+        streams. A device with a budget of less than 96 MiB brings nothing, and one that has begun copies of its own to
+        itself within the last tenth of a second is left alone. One that cannot be opened, has no memory to spare or
+        fails is left out, and the log has the reason. A runtime does not try again to open one.
+
+        Weights that a device was bringing when it failed may have been wrong. They are loaded again, and the next call
+        on the runtime that may return SH_ERROR_BACKEND does so once. Results since sh_runtime_synchronize() last
+        returned SH_OK may be wrong then: release all views, and give these results up (docs/concepts.md). A device that
+        has failed, and does not say so, may also read memory of sources after they are replaced or unregistered. The
+        library then keeps its own copies for good.
 
         Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
         of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the

@@ -45,13 +45,13 @@ static inline void sh_runtime_options_init(sh_runtime_options* options) {
 }
 
 /**
- * Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
- * be opened is no error: see sh_device_options.helpers.
+ * Creates a runtime without blocks on a device. The runtime keeps the device open.
  * @param options     NULL: defaults.
  * @param out_runtime The caller owns the runtime on success and destroys it with sh_runtime_destroy().
  * @retval SH_OK            The runtime exists.
  * @retval SH_ERROR_BACKEND The driver failed.
- * @blocks Never without helpers. Otherwise while it opens them and measures their links.
+ * @blocks Never, unless other devices bring weights (sh_device_options). Then while it opens them and measures their
+ *         links.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
@@ -82,12 +82,10 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
  * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
  * for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
- *
- * Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK.
  * @retval SH_OK                 All have ended.
  * @retval SH_ERROR_SOURCE       A load failed.
  * @retval SH_ERROR_CALLBACK     A load failed.
- * @retval SH_ERROR_BACKEND      The driver failed, or a device that helps has failed: see docs/concepts.md.
+ * @retval SH_ERROR_BACKEND      The driver failed.
  * @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
  * @blocks Until the copies have ended.
@@ -210,7 +208,7 @@ SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_
 /**
  * Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
  * on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
- * return. There is one exception: a helper that has failed, and does not say so, may still read them.
+ * return.
  * @retval SH_OK                  The blocks are unregistered.
  * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
  * @retval SH_ERROR_BACKEND       The driver failed.
@@ -316,7 +314,7 @@ typedef struct sh_plan_options {
     /** With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
         The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t budget_bytes;
-    /** With SH_PLAN_DRY_RUN: speed of the link, with all helpers, to plan for, 10^6 to 10^15. 0: the speed that the
+    /** With SH_PLAN_DRY_RUN: speed of all links together to plan for, 10^6 to 10^15. 0: the speed that the
         runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t link_bytes_per_second;
 } sh_plan_options;
@@ -355,7 +353,7 @@ typedef struct sh_plan_info {
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */
     uint64_t compute_ns;
-    /** Speed of the link and of all helpers together that the plan assumes. The link's part is as given, as measured
+    /** Speed of all links together that the plan assumes. The part of the own link is as given, as measured
         when the device was first used, or as the copies of this runtime's steps have shown it since. */
     uint64_t link_bytes_per_second;
     uint64_t scheduled_blocks; /**< Number of different blocks in the order. */

@@ -118,8 +118,7 @@ SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* i
  * @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
  * @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
  * @retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
- * @retval SH_ERROR_BACKEND        The driver failed, or a device that helps has failed (see docs/concepts.md). The step
- *                                 has ended.
+ * @retval SH_ERROR_BACKEND        The driver failed. The step has ended.
  * @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
  * @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
  *         sh_telemetry_open().
@@ -143,10 +142,8 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
  * @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
- *                                       runtime failed: a write-back, or a device that helps. The call returns such an
- *                                       error once, for any block. After a helper's failure, results may be wrong since
- *                                       sh_runtime_synchronize() last returned SH_OK: release all views, and give these
- *                                       results up (see docs/concepts.md).
+ *                                       runtime failed: a write-back, or another device that brings weights. The call
+ *                                       returns such an error once, for any block.
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
  *                                       streams, or is packed, must be loaded, and the graph unpacks weights; the
  *                                       stream captures and the runtime does not; or the runtime is released: see

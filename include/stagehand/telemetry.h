@@ -51,7 +51,7 @@ typedef struct sh_runtime_stats {
     uint64_t reserved_bytes;  /**< The part of the runtime's reservation that is in force. */
     /** Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest. */
     uint64_t guest_bytes;
-    uint64_t helped_bytes; /**< The part of bytes_to_device that helpers copied. A counter. \since 0.2 */
+    uint64_t helped_bytes; /**< The part of bytes_to_device that came over other links. A counter. \since 0.2 */
 } sh_runtime_stats;
 
 #define SH_RUNTIME_STATS_INIT \

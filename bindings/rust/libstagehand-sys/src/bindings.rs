@@ -610,7 +610,7 @@ pub const SH_HOST_SMALL_PAGES: _bindgen_ty_7 = 1;
 pins nor checks the memory.*/
 pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-///The device may help others of its backend whose `helpers` are "auto".
+///The device's link may bring weights of others of its backend: see sh_device_options.helpers.
 pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
@@ -631,7 +631,7 @@ granularity.*/
     pub page_bytes: u64,
     /**Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
 plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
-own link: plans add the speed of helpers.*/
+own link: plans add the speed of others that bring weights.*/
     pub link_bytes_per_second: u64,
     /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
 and by the number of worker threads.*/
@@ -673,12 +673,16 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
 opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
 later opening cannot change its budget or flags.
 
-Each runtime takes a sixteenth of a helper's budget, at most 48 MiB rounded up to whole pages, while it streams.
-A helper with a budget of less than 96 MiB does not help. A helper that has begun copies of its own to itself
-within the last tenth of a second is left alone. A helper that cannot be opened, has no memory to spare or fails
-is left out, and the log has the reason. A runtime does not try again to open one. Weights that a helper was
-bringing when it failed may have been wrong. They are loaded again, and one of the next calls on the runtime
-fails once with SH_ERROR_BACKEND: see sh_acquire().
+Each runtime takes a sixteenth of such a device's budget, at most 48 MiB rounded up to whole pages, while it
+streams. A device with a budget of less than 96 MiB brings nothing, and one that has begun copies of its own to
+itself within the last tenth of a second is left alone. One that cannot be opened, has no memory to spare or
+fails is left out, and the log has the reason. A runtime does not try again to open one.
+
+Weights that a device was bringing when it failed may have been wrong. They are loaded again, and the next call
+on the runtime that may return SH_ERROR_BACKEND does so once. Results since sh_runtime_synchronize() last
+returned SH_OK may be wrong then: release all views, and give these results up (docs/concepts.md). A device that
+has failed, and does not say so, may also read memory of sources after they are replaced or unregistered. The
+library then keeps its own copies for good.
 
 Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
 of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
@@ -1670,7 +1674,7 @@ pub struct sh_plan_options {
     /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
 The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub budget_bytes: u64,
-    /**With SH_PLAN_DRY_RUN: speed of the link, with all helpers, to plan for, 10^6 to 10^15. 0: the speed that the
+    /**With SH_PLAN_DRY_RUN: speed of all links together to plan for, 10^6 to 10^15. 0: the speed that the
 runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub link_bytes_per_second: u64,
 }
@@ -1728,7 +1732,7 @@ max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W t
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
     pub compute_ns: u64,
-    /**Speed of the link and of all helpers together that the plan assumes. The link's part is as given, as measured
+    /**Speed of all links together that the plan assumes. The part of the own link is as given, as measured
 when the device was first used, or as the copies of this runtime's steps have shown it since.*/
     pub link_bytes_per_second: u64,
     ///Number of different blocks in the order.
@@ -2517,7 +2521,7 @@ counted.*/
     pub reserved_bytes: u64,
     ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
-    ///The part of bytes_to_device that helpers copied. A counter. Since 0.2
+    ///The part of bytes_to_device that came over other links. A counter. Since 0.2
     pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2759,10 +2763,8 @@ rules of sh_register_blocks() apply to the new segments. Segments with a `format
 have during the call, and must not change meanwhile.
 
 The library neither reads nor writes the old segments after the return, and frees its own copies of them, which it
-has beside the new ones until then. There is one exception: a helper that has failed, and does not say so, may still
-read old memory. The library then keeps its own copies for good. Views that are held keep their contents. The next
-call that plans makes a new plan, if no view is held and no graph holds the plan. After a failure, nothing has
-changed.
+has beside the new ones until then. Views that are held keep their contents. The next call that plans makes a new
+plan, if no view is held and no graph holds the plan. After a failure, nothing has changed.
 
 - `segments`: As in sh_block_desc. Copied.
 
@@ -3313,15 +3315,15 @@ Since 0.2*/
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
-    /**Creates a runtime without blocks on a device. The runtime keeps the device and its helpers open. A helper that cannot
-be opened is no error: see sh_device_options.helpers.
+    /**Creates a runtime without blocks on a device. The runtime keeps the device open.
 
 - `options`: NULL: defaults.
 
 - `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
 @retval SH_OK            The runtime exists.
 @retval SH_ERROR_BACKEND The driver failed.
-@blocks Never without helpers. Otherwise while it opens them and measures their links.
+@blocks Never, unless other devices bring weights (sh_device_options). Then while it opens them and measures their
+links.
 Since 0.1*/
     pub fn sh_runtime_create(
         device: *mut sh_device,
@@ -3349,12 +3351,10 @@ Since 0.1*/
 meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
 acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
 for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
-
-Results of earlier steps of a runtime with helpers are certain when this call has returned SH_OK.
 @retval SH_OK                 All have ended.
 @retval SH_ERROR_SOURCE       A load failed.
 @retval SH_ERROR_CALLBACK     A load failed.
-@retval SH_ERROR_BACKEND      The driver failed, or a device that helps has failed: see docs/concepts.md.
+@retval SH_ERROR_BACKEND      The driver failed.
 @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
 @blocks Until the copies have ended.
@@ -3388,7 +3388,7 @@ Since 0.1*/
     ) -> sh_status;
     /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
 on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
-return. There is one exception: a helper that has failed, and does not say so, may still read them.
+return.
 @retval SH_OK                  The blocks are unregistered.
 @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
 @retval SH_ERROR_BACKEND       The driver failed.
@@ -3907,8 +3907,7 @@ step go on.
 @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
 @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
 @retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
-@retval SH_ERROR_BACKEND        The driver failed, or a device that helps has failed (see docs/concepts.md). The step
-has ended.
+@retval SH_ERROR_BACKEND        The driver failed. The step has ended.
 @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
 @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
 sh_telemetry_open().
@@ -3932,10 +3931,8 @@ sh_runtime_options.max_held and sh_invalidate_blocks().
 @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
 @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
-runtime failed: a write-back, or a device that helps. The call returns such an
-error once, for any block. After a helper's failure, results may be wrong since
-sh_runtime_synchronize() last returned SH_OK: release all views, and give these
-results up (see docs/concepts.md).
+runtime failed: a write-back, or another device that brings weights. The call
+returns such an error once, for any block.
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
 streams, or is packed, must be loaded, and the graph unpacks weights; the
 stream captures and the runtime does not; or the runtime is released: see
