@@ -196,6 +196,15 @@ protected:
     }
     // Long enough for copies that wait for nothing.
     static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+    // The event comes only when the latch has opened, and then all bytes are there. Destroys it.
+    void expect_ones_with(sh_backend_event done) {
+        pause();
+        EXPECT_FALSE(has_come(done));
+        go_.count_down();
+        ASSERT_TRUE(device_->event_synchronize(done).ok());
+        EXPECT_EQ(count_of(1), kBytes);
+        EXPECT_TRUE(device_->event_destroy(done).ok());
+    }
 
     static inline std::atomic<bool> answers_ = true, mute_ = false, fails_once_ = false;
     static inline std::atomic<sh_backend_device*> helper_handle_ = nullptr;
@@ -253,25 +262,13 @@ TEST_F(CarrierTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
 TEST_F(CarrierTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
     block(carrier_->relay(0).streams().of_helper, *helper_);
     load(ones_, true);
-    const sh_backend_event done = finish();
-    pause();
-    EXPECT_FALSE(has_come(done));
-    go_.count_down();
-    ASSERT_TRUE(device_->event_synchronize(done).ok());
-    EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_TRUE(device_->event_destroy(done).ok());
+    expect_ones_with(finish());
 }
 
 TEST_F(CarrierTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
     block(carrier_->stream(), *device_);
     load(ones_, true);
-    const sh_backend_event done = finish();
-    pause();
-    EXPECT_FALSE(has_come(done));
-    go_.count_down();
-    ASSERT_TRUE(device_->event_synchronize(done).ok());
-    EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_TRUE(device_->event_destroy(done).ok());
+    expect_ones_with(finish());
 }
 
 TEST_F(CarrierTest, WorkOnTheLaneComesAfterAJoin) {
@@ -281,12 +278,7 @@ TEST_F(CarrierTest, WorkOnTheLaneComesAfterAJoin) {
     sh_backend_event done = 0;
     ASSERT_TRUE(device_->event_create(false, &done).ok());
     ASSERT_TRUE(device_->event_record(done, carrier_->stream()).ok());
-    pause();
-    EXPECT_FALSE(has_come(done));
-    go_.count_down();
-    ASSERT_TRUE(device_->event_synchronize(done).ok());
-    EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_TRUE(device_->event_destroy(done).ok());
+    expect_ones_with(done);
 }
 
 TEST_F(CarrierTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
