@@ -85,7 +85,7 @@ def _span_of_buffer(one: Any) -> tuple[int, int] | None:
     return first, first + len(memory)
 
 
-def _span_of_array(one: Any, kind: type) -> tuple[int, int] | None:
+def _span_of_array(one: Any, kind: Any) -> tuple[int, int] | None:
     base = one
     while isinstance(base, kind) and not base.flags.writeable:
         base = base.base
