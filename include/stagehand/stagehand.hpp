@@ -134,6 +134,12 @@ public:
     const sh_view* begin() const noexcept { return views_.data(); }
     const sh_view* end() const noexcept { return views_.data() + views_.size(); }
 
+    // Gives one of the views away, which then is released by itself: `views.take(0).release()`. What stays in its place
+    // has no block. A view that was given away already holds nothing.
+    View take(std::size_t index) noexcept {
+        const sh_view view = std::exchange(views_[index], sh_view(SH_VIEW_INIT));
+        return View(view.block ? runtime_ : nullptr, stream_, view);
+    }
     // Releases all blocks now, even if this throws.
     void release() {
         if (runtime_) check(drop());
@@ -145,6 +151,7 @@ private:
         sh_runtime* const runtime = std::exchange(runtime_, nullptr);
         sh_status first = SH_OK;
         for (std::size_t i = 0; runtime && i < views_.size(); ++i) {
+            if (!views_[i].block) continue;
             const sh_status status = sh_release(runtime, views_[i].block, stream_);
             if (first >= 0 && status < 0) first = status;
         }

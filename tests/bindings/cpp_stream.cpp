@@ -82,6 +82,21 @@ void streams_a_model(const sh::Device& device) {
     runtime.forget(stream.get());
 }
 
+void gives_one_of_several_views_away(sh::Runtime& runtime, const std::vector<sh_block>& pair) {
+    sh::Views views = runtime.acquire_many(pair, SH_STREAM_HOST);
+    views.take(0).release();
+    CHECK(runtime.block_info(pair[0]).held == 0 && runtime.block_info(pair[1]).held == 1);
+    CHECK(views.size() == 2 && views[0].block == 0 && views[1].block == pair[1]);
+    views.take(0).release();  // holds nothing
+    {
+        const sh::View taken = views.take(1);
+        CHECK(taken.block() == pair[1] && is_block(taken.address(), 4));
+        views.release();
+        CHECK(runtime.block_info(pair[1]).held == 1);
+    }
+    CHECK(runtime.block_info(pair[1]).held == 0);
+}
+
 void guards_release_by_scope(const sh::Device& device) {
     std::vector<unsigned char> memory(kBlocks * kBlockBytes);
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
@@ -114,6 +129,7 @@ void guards_release_by_scope(const sh::Device& device) {
         CHECK(views.size() == 2 && is_block(views[0].address, 3) && is_block(views[1].address, 4));
     }
     CHECK(runtime.block_info(blocks[3]).held == 0 && runtime.block_info(blocks[4]).held == 0);
+    gives_one_of_several_views_away(runtime, pair);
     runtime.synchronize();
     runtime.unregister_blocks(pair);
     CHECK(status_of([&] { runtime.block_info(pair[0]); }) == SH_ERROR_INVALID_HANDLE);
