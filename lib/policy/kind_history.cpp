@@ -69,11 +69,14 @@ bool KindHistory::is_stale(uint32_t kind) const noexcept {
 uint32_t KindHistory::active() const noexcept {
     if (!count_) return 0;
     const uint32_t now = runs_[count_ - 1].kind;
-    uint32_t active = 1u << now;
-    if (runs_of(now) == 1) return active;
+    return runs_of(now) == 1 ? 1u << now : recent();
+}
+
+uint32_t KindHistory::recent() const noexcept {
+    uint32_t recent = 0;
     for (size_t i = 0; i < count_; i++)
-        if (!is_stale(runs_[i].kind)) active |= 1u << runs_[i].kind;
-    return active;
+        if (i + 1 == count_ || !is_stale(runs_[i].kind)) recent |= 1u << runs_[i].kind;
+    return recent;
 }
 
 uint64_t KindHistory::stable_for() const noexcept {

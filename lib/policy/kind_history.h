@@ -24,6 +24,8 @@ public:
     // The kinds that alternate, as bits. A kind that has come for the first time stands alone until another kind comes
     // again, because the engine may have changed for good. Kinds that have not come for long do not count.
     uint32_t active() const noexcept;
+    // The kinds that have come not long ago, as bits, whether they alternate or not.
+    uint32_t recent() const noexcept;
     // The runs of the active kinds in turn, with their mean lengths. `sampled`: only some steps were seen, so that runs
     // have no length. The kind that is seen least then has runs of one step.
     std::vector<Visit> cycle(bool sampled) const;

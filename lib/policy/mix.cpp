@@ -32,7 +32,7 @@ Problem problem_of(const Problem& problem, std::span<const Use> trace) {
     return of;
 }
 
-// Appends the units of all kinds that the trace lacks, as uses without compute.
+// Appends the units of all orders that the trace lacks, as uses without compute.
 void append_missing(const Mix& mix, std::vector<Use>& trace) {
     std::vector<bool> seen;
     const auto see = [&](uint32_t unit) {
@@ -42,9 +42,10 @@ void append_missing(const Mix& mix, std::vector<Use>& trace) {
         return before;
     };
     for (const Use& use : trace) see(use.unit);
-    for (const std::vector<Use>& of : mix.traces)
-        for (const Use& use : of)
-            if (!see(use.unit)) trace.push_back({use.unit, 0});
+    for (const auto& orders : {mix.traces, mix.others})
+        for (const std::vector<Use>& of : orders)
+            for (const Use& use : of)
+                if (!see(use.unit)) trace.push_back({use.unit, 0});
 }
 
 // The kind with the most different units; among these, the one with the most steps.
@@ -65,6 +66,20 @@ uint32_t widest_kind(const Mix& mix) {
     return widest;
 }
 
+// The common order of all kinds, with the mean times.
+std::vector<Use> mean_trace(const Mix& mix) {
+    const std::vector<uint64_t> steps = steps_of_kinds(mix);
+    const double all = static_cast<double>(steps_of_cycle(mix));
+    std::vector<Use> trace;
+    for (size_t j = 0; j < mix.traces[0].size(); j++) {
+        double mean = 0;
+        for (size_t kind = 0; kind < steps.size(); kind++)
+            mean += static_cast<double>(mix.traces[kind][j].compute_ns) * static_cast<double>(steps[kind]) / all;
+        trace.push_back({mix.traces[0][j].unit, static_cast<uint64_t>(mean + 0.5)});
+    }
+    return trace;
+}
+
 // The parts of a plan for one kind, as a candidate for the mix: the units that the kind lacks are streamed.
 Candidate seed_of(const Shape& shape, const Plan& plan, Layout layout) {
     Candidate seed{shape.pages, std::max(1u, plan.ring_pages), layout};
@@ -80,23 +95,21 @@ Candidate seed_of(const Shape& shape, const Plan& plan, Layout layout) {
 
 BaseTrace base_trace(const Mix& mix, uint32_t max_held) {
     BaseTrace base;
-    if (has_one_order(mix)) {
-        const std::vector<uint64_t> steps = steps_of_kinds(mix);
-        const double all = static_cast<double>(steps_of_cycle(mix));
-        for (size_t j = 0; j < mix.traces[0].size(); j++) {
-            double mean = 0;
-            for (size_t kind = 0; kind < steps.size(); kind++)
-                mean += static_cast<double>(mix.traces[kind][j].compute_ns) * static_cast<double>(steps[kind]) / all;
-            base.trace.push_back({mix.traces[0][j].unit, static_cast<uint64_t>(mean + 0.5)});
-        }
-    } else if (max_held <= 1) {
-        base.trace = mix.traces[widest_kind(mix)];
+    const auto add = [&](const std::vector<Use>& trace, uint32_t times) {
+        for (uint32_t k = 0; k < times; k++) base.trace.insert(base.trace.end(), trace.begin(), trace.end());
+        base.steps += times;
+    };
+    const bool one_order = has_one_order(mix);
+    const std::vector<Use> common = one_order ? mean_trace(mix) : std::vector<Use>();
+    const std::span<const std::vector<Use>> orders = one_order ? std::span(&common, 1) : mix.traces;
+    if (max_held <= 1 || orders.size() + mix.others.size() == 1) {
+        add(orders[one_order ? 0 : widest_kind(mix)], 1);
         append_missing(mix, base.trace);
-    } else {
-        for (const std::vector<Use>& trace : mix.traces)
-            for (int twice = 0; twice < 2; twice++) base.trace.insert(base.trace.end(), trace.begin(), trace.end());
-        base.steps = static_cast<uint32_t>(2 * mix.traces.size());
+        return base;
     }
+    for (const std::vector<Use>& trace : orders) add(trace, 2);
+    if (orders.size() > 1 && !mix.others.empty()) add(orders[0], 1);  // the cycle begins anew
+    for (const std::vector<Use>& trace : mix.others) add(trace, 2);
     return base;
 }
 

@@ -20,15 +20,17 @@ struct Visit {
 struct Mix {
     std::span<const std::vector<Use>> traces;  // one for each kind; none is empty
     std::span<const Visit> cycle;              // repeats for ever; each kind is visited, and no visit is empty
+    // Orders that may come, too. They have no turn in the cycle, but a plan must be able to run them.
+    std::span<const std::vector<Use>> others = {};
 };
 
-// One trace that stands for all kinds, where one is needed: for the smallest budget, the curve and the places in the
+// One trace that stands for all orders, where one is needed: for the smallest budget, the curve and the places in the
 // ring. It is the common order with the mean times, or the order of the kind with the most units and then the units
 // that it lacks. If several uses are held and the orders differ, it is all orders one after the other, each twice, so
-// that units that are held together in any kind are neighbours.
+// that units that are held together in any of them are neighbours.
 struct BaseTrace {
     std::vector<Use> trace;
-    uint32_t steps = 1;  // the number of steps that the trace stands for
+    uint32_t steps = 0;  // that the trace stands for
 };
 BaseTrace base_trace(const Mix& mix, uint32_t max_held);
 

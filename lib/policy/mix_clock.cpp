@@ -28,13 +28,14 @@ MixClock::MixClock(const Shape& shape, const Mix& mix)
       first_(one_order_ ? 1 : mix.cycle.size()),
       later_(one_order_ ? 0 : mix.cycle.size()),
       kind_steps_(mix.traces.size()),
-      kind_ns_(mix.traces.size()),
-      held_(std::max(1u, shape.problem->max_held)) {
+      kind_ns_(mix.traces.size()) {
+    if (shape.held > 1 && !(one_order_ && mix.others.empty())) base_ = shape.problem->trace;
     for (const Visit& visit : mix.cycle) {
         kind_steps_[visit.kind] += visit.steps;
         steps_ += visit.steps;
         uses_ += mix.traces[visit.kind].size() * std::min(visit.steps, 2u);
     }
+    for (const std::vector<Use>& other : mix.others) uses_ += base_.empty() ? 0 : 2 * other.size();
 }
 
 bool MixClock::run(std::span<const UnitPlan> units, uint32_t ring_pages) {
@@ -53,19 +54,17 @@ bool MixClock::run(std::span<const UnitPlan> units, uint32_t ring_pages) {
 
 bool MixClock::trace(std::span<const UnitPlan> units, uint32_t ring_pages) {
     bytes_ = 0;
-    if (one_order_) {
+    if (!base_.empty()) {
         tracer_.begin(ring_pages);
+        if (!tracer_.follow(units, base_, first_[0])) return false;
+    }
+    tracer_.begin(ring_pages);
+    if (one_order_) {
         if (!tracer_.follow(units, mix_.traces[0], first_[0])) return false;
         if (!tracer_.follow(units, mix_.traces[0], first_[0])) return false;
         bytes_ = steps_ * first_[0].bytes;
         return true;
     }
-    if (held_ > 1)  // each kind may come twice in a row, although it does not in the cycle
-        for (const std::vector<Use>& trace : mix_.traces) {
-            tracer_.begin(ring_pages);
-            if (!tracer_.follow(units, trace, first_[0]) || !tracer_.follow(units, trace, first_[0])) return false;
-        }
-    tracer_.begin(ring_pages);
     // The first round begins with an empty ring, so that only the second one counts.
     if (!trace_visits(units)) return false;
     bytes_ = 0;

@@ -35,6 +35,8 @@ private:
 
     const Mix mix_;
     bool one_order_ = true;  // the kinds differ in their times alone
+    // What has to run besides the cycle, because a step of any order may come next. Empty if the cycle has all of it.
+    std::span<const Use> base_;
     ProgrammeTracer tracer_;
     std::vector<StepProgramme> first_, later_;  // for each visit, of its first step and of its later ones
     std::vector<uint64_t> kind_steps_;          // in a cycle
@@ -44,7 +46,6 @@ private:
     std::vector<double> kind_ns_;
     std::vector<double> free_;  // when the pages of all uses so far are free
     double copied_ = 0, returned_ = 0, now_ = 0;
-    uint32_t held_ = 1;
 };
 
 // True if all kinds use the same units in the same order.

@@ -303,12 +303,12 @@ StepMix Kinds::mix(const Order& order) const {
     return mix;
 }
 
-void Kinds::remove_stale(Order& order) const {
-    const uint32_t active = steps_.active();
+void Kinds::remove_stale(Order& order, bool only_old) const {
+    const uint32_t stay = only_old ? steps_.recent() : steps_.active();
     order.remove_others_if([&](uint32_t number) {
         bool comes = false;
         for (uint32_t kind = 0; kind < kMost; kind++)
-            comes = comes || (active & 1u << kind && kinds_[kind].live && kinds_[kind].order == number);
+            comes = comes || (stay & 1u << kind && kinds_[kind].live && kinds_[kind].order == number);
         return !comes;
     });
 }

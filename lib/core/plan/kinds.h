@@ -65,8 +65,8 @@ public:
     StepMix mix(const Order& order) const;
     uint64_t stable_for(const Order& order) const { return history(order).stable_for(); }
 
-    // Removes the orders of kinds that have not come for long.
-    void remove_stale(Order& order) const;
+    // Removes the orders of kinds that do not alternate or, with `only_old`, of those that have not come for long.
+    void remove_stale(Order& order, bool only_old) const;
     // No plan fits all orders: the others are not added again.
     void refuse_others(const Order& order);
     // The engine has given an order: what was learned is forgotten, except for the names.

@@ -46,15 +46,6 @@ bool Order::recognise(const std::vector<Entry>& record) noexcept {
     return true;
 }
 
-std::vector<uint32_t> Order::units() const {
-    uint32_t most = followed_.units();
-    for (const Sequence& other : others_) most = std::max(most, other.units());
-    std::vector<uint32_t> units;
-    for (uint32_t unit = 0; unit < most; unit++)
-        if (contains(unit)) units.push_back(unit);
-    return units;
-}
-
 void Order::clear() noexcept {
     followed_ = {};
     position_.restart();

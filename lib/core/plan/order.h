@@ -21,13 +21,12 @@ public:
     bool known() const { return !followed_.empty(); }
     bool given() const { return given_; }
     const Sequence& followed() const { return followed_; }
+    const std::vector<Sequence>& others() const { return others_; }
     // True if any of the orders contains the unit.
     bool contains(uint32_t unit) const {
         return followed_.contains(unit) ||
                std::ranges::any_of(others_, [&](const Sequence& other) { return other.contains(unit); });
     }
-    // The units that some order contains.
-    std::vector<uint32_t> units() const;
 
     // Replaces all orders. `units` is the number of units. An empty order is to be learned. If host memory is too
     // short, the old orders stay.

@@ -95,41 +95,43 @@ void Planner::state_units(const Limits& limits) {
     }
 }
 
-// The mix to plan for. Without times for the kinds, it is the order that is followed.
+// The mix to plan for, and the orders outside it. Without times for the kinds, it is the order that is followed.
 StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
-    if (knows_mix(order)) return mix_;
     StepMix mix;
-    mix.kinds = {kNone};
-    mix.orders = {order.followed().number()};
-    mix.traces.assign(1, {});
-    for (const Order::Entry& entry : order.followed().entries())
-        mix.traces[0].push_back({entry.unit, entry.compute_ns});
-    mix.cycle = {{0, 1}};
-    if (StepMix::compute_ns(mix.traces[0]) == 0)
-        for (policy::Use& use : mix.traces[0])
-            use.compute_ns =
-                static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) /
-                                      (limits.link_bytes_per_ns / least_cost_));
+    if (knows_mix(order)) {
+        mix = mix_;
+    } else {
+        mix.kinds = {kNone};
+        mix.orders = {order.followed().number()};
+        mix.traces = {trace_of(order.followed(), limits)};
+        mix.cycle = {{0, 1}};
+    }
+    const auto add = [&](const Sequence& sequence) {
+        if (std::ranges::find(mix.orders, sequence.number()) == mix.orders.end())
+            mix.others.push_back(trace_of(sequence, limits));
+    };
+    add(order.followed());
+    for (const Sequence& other : order.others()) add(other);
     return mix;
 }
 
-// One trace that stands for all kinds. The units of kinds outside the mix follow it, because they need places, too.
+std::vector<policy::Use> Planner::trace_of(const Sequence& sequence, const Limits& limits) const {
+    std::vector<policy::Use> trace;
+    for (const Order::Entry& entry : sequence.entries()) trace.push_back({entry.unit, entry.compute_ns});
+    if (StepMix::compute_ns(trace)) return trace;
+    const double link = limits.link_bytes_per_ns / least_cost_;
+    for (policy::Use& use : trace)
+        use.compute_ns =
+            static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) / link);
+    return trace;
+}
+
+// One trace that stands for all orders.
 void Planner::state_problem(const Order& order, const Limits& limits) {
     state_units(limits);
-    trace_.clear();
-    base_steps_ = 1;
-    const StepMix mix = mix_of(order, limits);
-    if (is_mixed(order)) {
-        policy::BaseTrace base = policy::base_trace(mix.view(), limits.max_held);
-        trace_ = std::move(base.trace);
-        base_steps_ = base.steps;
-        std::vector<bool> there(units_.size());
-        for (const policy::Use& use : trace_) there[use.unit] = true;
-        for (const uint32_t unit : order.units())
-            if (!there[unit]) trace_.push_back({unit, 0});
-    } else {
-        trace_ = mix.traces[0];
-    }
+    policy::BaseTrace base = policy::base_trace(mix_of(order, limits).view(), limits.max_held);
+    trace_ = std::move(base.trace);
+    base_steps_ = base.steps;
     problem_ = {};
     problem_.units = units_;
     problem_.trace = trace_;

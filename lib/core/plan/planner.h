@@ -127,6 +127,7 @@ private:
         return order.has_others() || (knows_mix(order) && mix_.traces.size() > 1);
     }
     StepMix mix_of(const Order& order, const Limits& limits) const;
+    std::vector<policy::Use> trace_of(const Sequence& sequence, const Limits& limits) const;
     void state_bounds(const Order& order, const Limits& limits, Result* result);
     std::variant<policy::Plan, policy::Infeasible> make_plan(const Order& order, const Limits& limits, Result* result);
     static LinkSpeeds speeds_of(const Limits& limits);

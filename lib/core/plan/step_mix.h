@@ -13,9 +13,10 @@ struct StepMix {
     std::vector<uint32_t> orders;  // the number of each kind's order
     std::vector<std::vector<policy::Use>> traces;
     std::vector<policy::Visit> cycle;  // names kinds by their places in `traces`
+    std::vector<std::vector<policy::Use>> others;  // orders outside the mix that a plan has to be able to run
 
     bool empty() const { return traces.empty(); }
-    policy::Mix view() const { return {traces, cycle}; }
+    policy::Mix view() const { return {traces, cycle, others}; }
     // The part of the steps that are of this kind.
     double weight(size_t place) const {
         uint64_t own = 0, all = 0;

@@ -348,7 +348,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     const bool measured = parts_.meter.measured() && parts_.order.known();
     if (measured) read_times();
-    watch_.choose_mix(planner_);
+    watch_.choose_mix(planner_, max_held_);
     uint32_t asks = kNone;
     const Needs needs = needs_with_curve(with, &asks);
     uint64_t share = 0;

@@ -77,11 +77,17 @@ bool StepWatch::read_sample() {
     return true;
 }
 
-void StepWatch::choose_mix(Planner& planner) {
+void StepWatch::choose_mix(Planner& planner, uint32_t max_held) {
     if (trusted_) return planner.set_mix({});
-    kinds_.remove_stale(parts_.order);
+    // The engine may have changed for good. But if kinds hold several blocks at once, they need room for these as soon
+    // as they come again.
+    kinds_.remove_stale(parts_.order, max_held > 1);
     StepMix mix = kinds_.mix(parts_.order);
-    if (mix.empty()) return;  // the mix before, as far as its orders are still there
+    if (mix.empty()) {  // the mix before, as far as it still comes
+        if (std::ranges::find(planner.mix().orders, parts_.order.followed().number()) == planner.mix().orders.end())
+            planner.set_mix({});
+        return;
+    }
     for (size_t place = 0; place < mix.traces.size(); place++)
         parts_.order.set_times(mix.orders[place], mix.traces[place]);
     planner.set_mix(std::move(mix));

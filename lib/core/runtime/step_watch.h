@@ -37,7 +37,7 @@ public:
     // The order must be known, and `plan` in force.
     Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
     // Sets the mix that the engine makes now, for a plan that is made.
-    void choose_mix(Planner& planner);
+    void choose_mix(Planner& planner, uint32_t max_held);
     // Another plan is in force, which counts with this speed of the link. It took so long to put it into force.
     void plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns);
     // Forgets units that are gone.

@@ -8,6 +8,7 @@
 #include "policy/bounds.h"
 #include "policy/layout.h"
 #include "policy/mix.h"
+#include "policy/programme.h"
 #include "policy/recurrence.h"
 #include "policy/shape.h"
 #include "problems.h"
@@ -21,8 +22,9 @@ struct MixCase {
     Case base;
     std::vector<std::vector<Use>> traces;
     std::vector<Visit> cycle;
+    std::vector<std::vector<Use>> others = {};
 
-    Mix mix() const { return {traces, cycle}; }
+    Mix mix() const { return {traces, cycle, others}; }
     Problem problem() {
         base.trace = base_trace(mix(), base.max_held).trace;
         return base.problem();
@@ -112,6 +114,29 @@ TEST(Mix, OfOneKindIsThePlanForIt) {
         const MixedPlan mixed = std::get<MixedPlan>(make_mixed_plan(c.problem(), c.mix()));
         EXPECT_LE(mixed.plan.step_ns, alone.step_ns * 1.002);
         EXPECT_DOUBLE_EQ(mixed.kinds[0].alone_ns, alone.step_ns);
+    }
+}
+
+TEST(Mix, LeavesRoomForOrdersThatHaveNoTurn) {
+    std::mt19937 random(44);
+    for (uint64_t compared = 0; compared < shortened(300);) {
+        MixCase c = random_mix(random, 6, 6, false);
+        c.base.max_held = 1 + random() % 3;
+        c.others = {c.traces.back()};
+        c.traces.pop_back();
+        c.cycle.pop_back();
+        if (!choose_budget(c, random)) continue;
+        compared++;
+        const Problem problem = c.problem();
+        const auto made = make_mixed_plan(problem, c.mix());
+        ASSERT_TRUE(std::holds_alternative<MixedPlan>(made)) << "instance " << compared;
+        const Plan& plan = std::get<MixedPlan>(made).plan;
+        const Shape shape(problem);
+        ProgrammeTracer tracer(shape);
+        StepProgramme step;
+        tracer.begin(plan.ring_pages);
+        for (int twice = 0; twice < 2; twice++)
+            EXPECT_TRUE(tracer.follow(plan.units, c.others[0], step)) << "instance " << compared;
     }
 }
 
