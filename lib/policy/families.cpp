@@ -46,6 +46,8 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
         want_tails(streamed);
     else if (family == Family::few)
         want_few(streamed, cap);
+    else if (family == Family::half_few)
+        want_few(streamed, std::max(1.0, cap * (shape_.held / (shape_.held + 1.0))));
     else if (!find_level(family, streamed, ring))
         return std::nullopt;
     round_parts(whole_family);
@@ -90,6 +92,7 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
         case Family::rare_paced:
         case Family::tails:
         case Family::few:
+        case Family::half_few:
         case Family::whole_units: {
             double sum = 0;
             for (size_t k = 0; k < count; k++) {
@@ -199,28 +202,30 @@ void PartsMaker::want_tails(uint64_t streamed) {
 
 // Where a copy costs more for itself than for its bytes, few copies of many pages are faster than many of a page. A
 // step then has time for each between two uses of units that stream.
-void PartsMaker::want_few(uint64_t streamed, uint32_t cap) {
+void PartsMaker::want_few(uint64_t streamed, double most) {
     const auto count = static_cast<uint32_t>(most_.size());
-    uint32_t groups = static_cast<uint32_t>(std::min<uint64_t>((streamed + cap - 1) / cap, count));
-    while (want_from(groups) < streamed && groups < count) groups = std::min(count, groups + 1 + groups / 16);
+    const auto goal = static_cast<double>(streamed);
+    auto groups = static_cast<uint32_t>(std::min<double>(std::ceil(goal / most), count));
+    while (want_from(groups, most) < goal && groups < count) groups = std::min(count, groups + 1 + groups / 16);
 }
 
-// Divides the units into groups that follow each other and compute equally long. One unit of each group streams: the
-// one with the largest part, and of equal ones the one whose last page holds the fewest bytes. Returns the pages.
-uint64_t PartsMaker::want_from(uint32_t groups) {
+// Divides the units into groups that follow each other and compute equally long. One unit of each group streams, at
+// most `most` pages: the one with the largest part, and of equal ones the one whose last page holds the fewest bytes.
+// Returns the pages.
+double PartsMaker::want_from(uint32_t groups, double most) {
     std::fill(wanted_.begin(), wanted_.end(), 0.0);
-    double all = 0, before = 0;
+    const auto part = [&](size_t k) { return std::min(static_cast<double>(most_[k]), most); };
+    double all = 0, before = 0, pages = 0;
     for (size_t k = 0; k < most_.size(); k++) all += slope(Family::few, k);
-    uint64_t pages = 0;
     for (size_t k = 0; k < most_.size();) {
         const auto group = static_cast<uint32_t>(before * groups / all);
         size_t best = k;
         for (; k < most_.size() && static_cast<uint32_t>(before * groups / all) == group; k++) {
-            if (most_[k] > most_[best] || (most_[k] == most_[best] && tail(k) < tail(best))) best = k;
+            if (part(k) > part(best) || (part(k) == part(best) && tail(k) < tail(best))) best = k;
             before += slope(Family::few, k);
         }
-        wanted_[best] = most_[best];
-        pages += most_[best];
+        wanted_[best] = part(best);
+        pages += wanted_[best];
     }
     return pages;
 }

@@ -21,12 +21,13 @@ enum class Family : uint8_t {
     by_compute,   // in proportion to compute time
     tails,        // last pages, first of the units whose last pages hold the fewest bytes
     few,          // the fewest units, each with all pages that the ring takes, spread evenly over the step
+    half_few,     // as few, each with so few pages that the next copy fits beside those that are held
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
 inline constexpr Family all_families[] = {
-    Family::rare_level, Family::rare_paced, Family::level, Family::filled, Family::paced,       Family::half_paced,
-    Family::by_size,    Family::by_compute, Family::tails, Family::few,    Family::whole_units,
+    Family::rare_level, Family::rare_paced, Family::level, Family::filled, Family::paced,    Family::half_paced,
+    Family::by_size,    Family::by_compute, Family::tails, Family::few,    Family::half_few, Family::whole_units,
 };
 
 class PartsMaker {
@@ -55,8 +56,8 @@ private:
     bool find_level(Family family, uint64_t streamed, uint32_t ring);
     uint64_t tail(size_t place) const;  // the bytes of the unit's last page that are copied
     void want_tails(uint64_t streamed);
-    void want_few(uint64_t streamed, uint32_t cap);
-    uint64_t want_from(uint32_t groups);
+    void want_few(uint64_t streamed, double most);
+    double want_from(uint32_t groups, double most);
     void round_parts(bool indivisible);
     void grow(uint64_t missing);
     void shrink(uint64_t surplus);

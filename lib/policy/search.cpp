@@ -150,18 +150,33 @@ private:
         for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
     }
 
-    // Finds the best ring of a family on a grid of growing rings. Stops at the first ring that is good enough.
+    // The rings to try, by growing size: a grid. If few units stream, the rings that their parts fill a whole number of
+    // times, because a part that wraps around the ring's end or meets two others takes another copy.
+    std::vector<uint32_t> rings_for(Family family) const {
+        std::vector<uint32_t> rings;
+        const double ratio =
+            effort_.few ? 1.8 : std::max(1.08, std::pow(static_cast<double>(budget_) / smallest_ring_, 1.0 / 28));
+        if (family == Family::half_few) {
+            const uint64_t missing = shape_.total_pages - budget_;
+            for (auto rounds = missing / smallest_ring_; rounds;
+                 rounds = static_cast<uint64_t>(static_cast<double>(rounds) / ratio))
+                rings.push_back(static_cast<uint32_t>(std::min<uint64_t>(budget_, (missing + rounds - 1) / rounds)));
+            return rings;
+        }
+        for (double at = smallest_ring_ * (effort_.few ? 1.3 : 1.0); at < budget_ * ratio; at *= ratio)
+            rings.push_back(std::min(budget_, static_cast<uint32_t>(at + 0.5)));
+        return rings;
+    }
+
+    // Finds the best ring of a family. Stops at the first ring that is good enough.
     Tried sweep(PartsMaker& parts, Family family) {
         Tried best{&parts, family, 0, infinity};
-        const double most = static_cast<double>(budget_) / smallest_ring_;
-        const double ratio = effort_.few ? 1.8 : std::max(1.08, std::pow(most, 1.0 / 28));
-        double at = smallest_ring_ * (effort_.few ? 1.3 : 1.0);
-        for (uint32_t worse = 0; worse < (effort_.few ? 1u : 10u) && at < budget_ * ratio; at *= ratio) {
-            uint32_t ring = std::min(budget_, static_cast<uint32_t>(at + 0.5));
-            double step = offer_family(parts, family, ring);
+        uint32_t worse = 0;
+        for (const uint32_t ring : rings_for(family)) {
+            const double step = offer_family(parts, family, ring);
             worse = step < best.step_ns || best.ring == 0 ? 0 : worse + 1;
             if (step < best.step_ns) best = {&parts, family, ring, step};
-            if (best.step_ns <= good_enough_ns_) break;
+            if (best.step_ns <= good_enough_ns_ || worse >= (effort_.few ? 1u : 10u)) break;
         }
         return best;
     }
