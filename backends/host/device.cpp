@@ -49,7 +49,7 @@ void Device::describe(sh_backend_device_info* out) const {
                  settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
     info.total_bytes = settings_.capacity_bytes;
     info.granularity_bytes = settings_.granularity_bytes;
-    info.largest_page_bytes = std::max<uint64_t>(settings_.granularity_bytes, 2 << 20);
+    info.largest_page_bytes = settings_.largest_page_bytes;
     info.staging_piece_bytes = settings_.staging_piece_bytes;
     info.link_bytes_per_second = settings_.bandwidth;
     info.copy_latency_ns = settings_.latency_ns ? settings_.latency_ns : 5000;  // the time to wake the stream's thread

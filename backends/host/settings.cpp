@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "base/limits.h"
+
 #include "platform/host_memory.h"
 #include "support/last_error.h"
 #include "support/options.h"
@@ -12,6 +14,7 @@
 namespace stagehand::host {
 namespace {
 
+constexpr uint64_t kLargestPage = 2 << 20;  // the largest useful one, unless the smallest one is larger
 constexpr const char* kKeys =
     "capacity, granularity (or page), largest_handle, bandwidth, latency, staging_piece, pin_limit, poison, "
     "jitter_us, jitter_seed, map_pages";
@@ -34,7 +37,15 @@ sh_status check(Settings& settings) {
     }
     if (settings.staging_piece_bytes == 0)
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: the value must not be 0");
-    return SH_OK;
+    settings.largest_page_bytes = std::max(granularity, kLargestPage);
+    const uint64_t handle = settings.largest_handle_bytes;
+    if (handle && (!limits::is_page(handle) || handle < settings.largest_page_bytes)) {
+        return support::fail(SH_ERROR_INVALID_ARGUMENT,
+                             "option largest_handle: %" PRIu64 " is neither 0 nor a power of two from %" PRIu64
+                             " to 1 GiB",
+                             handle, settings.largest_page_bytes);
+    }
+    return support::check_latency(settings.latency_ns);
 }
 
 }  // namespace
@@ -48,8 +59,7 @@ sh_status read_settings(const char* text, Settings* out) {
         if (status >= 0) status = read();
     };
     take([&] { return options.take_bytes("capacity", &settings.capacity_bytes); });
-    take([&] { return options.take_bytes("page", &settings.granularity_bytes); });
-    take([&] { return options.take_bytes("granularity", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("granularity", "page", &settings.granularity_bytes); });
     take([&] { return options.take_bytes("largest_handle", &settings.largest_handle_bytes); });
     take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });
     take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });

@@ -35,7 +35,7 @@ sh_status check(Settings& settings) {
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option unpack_speed: the value must not be 0");
     if (settings.staging_piece_bytes == 0)
         return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: the value must not be 0");
-    return SH_OK;
+    return support::check_latency(settings.latency_ns);
 }
 
 }  // namespace
@@ -49,8 +49,7 @@ sh_status read_settings(const char* text, Settings* out) {
         if (status >= 0) status = read();
     };
     take([&] { return options.take_bytes("capacity", &settings.capacity_bytes); });
-    take([&] { return options.take_bytes("page", &settings.granularity_bytes); });
-    take([&] { return options.take_bytes("granularity", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("granularity", "page", &settings.granularity_bytes); });
     take([&] { return options.take_bytes("largest_page", &settings.largest_page_bytes); });
     take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });
     take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });

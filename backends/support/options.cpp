@@ -1,8 +1,11 @@
 #include "support/options.h"
 
+#include <algorithm>
+#include <cinttypes>
 #include <string_view>
 #include <type_traits>
 
+#include "base/limits.h"
 #include "base/number.h"
 
 #include "support/last_error.h"
@@ -84,13 +87,15 @@ sh_status Options::parse(const char* text, Options* out) {
         if (equals == std::string_view::npos || key.empty()) {
             return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value", std::string(entry).c_str());
         }
-        for (const auto& known : result.entries_) {
-            if (known.first == key) return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
-        }
+        if (result.has(key.c_str())) return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
         result.entries_.emplace_back(key, trimmed(entry.substr(equals + 1)));
     }
     *out = std::move(result);
     return SH_OK;
+}
+
+bool Options::has(const char* key) const {
+    return std::ranges::any_of(entries_, [&](const auto& entry) { return entry.first == key; });
 }
 
 bool Options::take(const char* key, std::string* value) {
@@ -109,13 +114,23 @@ sh_status Options::take_bytes(const char* key, uint64_t* value) {
     return bad_value(key, text, "a number of bytes (4096, 64KiB, 1.5GiB, 2GB)");
 }
 
+sh_status Options::take_bytes(const char* key, const char* other_name, uint64_t* value) {
+    if (has(key) && has(other_name))
+        return fail(SH_ERROR_INVALID_ARGUMENT, "options %s and %s are the same: give one of them", key, other_name);
+    return take_bytes(has(key) ? key : other_name, value);
+}
+
 sh_status Options::take_rate(const char* key, uint64_t* bytes_per_second) {
     std::string text;
     if (!take(key, &text)) return SH_OK;
     std::string_view amount = text;
     if (amount.size() > 2 && amount.substr(amount.size() - 2) == "/s") amount.remove_suffix(2);
-    if (quantity(amount, kByteUnits, 1, bytes_per_second)) return SH_OK;
-    return bad_value(key, text, "a number of bytes per second (55.5e9, 12GB/s)");
+    uint64_t rate = 0;
+    if (!quantity(amount, kByteUnits, 1, &rate))
+        return bad_value(key, text, "a number of bytes per second (55.5e9, 12GB/s)");
+    if (rate && !limits::is_link(rate)) return bad_value(key, text, "0, nor from 1MB/s to 1000TB/s");
+    *bytes_per_second = rate;
+    return SH_OK;
 }
 
 sh_status Options::take_duration(const char* key, uint64_t plain_unit_ns, uint64_t* value_ns) {
@@ -175,6 +190,11 @@ std::string Options::rest() const {
         text += key + '=' + value;
     }
     return text;
+}
+
+sh_status check_latency(uint64_t latency_ns) {
+    if (latency_ns <= limits::kLongestLatency) return SH_OK;
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option latency: %" PRIu64 " ns is more than a minute", latency_ns);
 }
 
 }  // namespace stagehand::support

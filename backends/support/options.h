@@ -19,8 +19,10 @@ public:
     static sh_status parse(const char* text, Options* out);
 
     // Each function leaves `value` unchanged if the key is absent.
-    sh_status take_bytes(const char* key, uint64_t* value);            // 4096, 64KiB, 1.5GiB, 2GB
-    sh_status take_rate(const char* key, uint64_t* bytes_per_second);  // 55.5e9, 12GB/s, 10GiB
+    sh_status take_bytes(const char* key, uint64_t* value);  // 4096, 64KiB, 1.5GiB, 2GB
+    sh_status take_bytes(const char* key, const char* other_name, uint64_t* value);
+    sh_status take_rate(const char* key,
+                        uint64_t* bytes_per_second);  // 55.5e9, 12GB/s, 10GiB; 0, or as limits::is_link
     sh_status take_duration(const char* key, uint64_t plain_unit_ns,
                             uint64_t* value_ns);  // 20us; a plain number has plain_unit_ns as its unit
     sh_status take_number(const char* key, uint64_t* value);
@@ -36,9 +38,13 @@ public:
     std::string rest() const;
 
 private:
+    bool has(const char* key) const;
     bool take(const char* key, std::string* value);
 
     std::vector<std::pair<std::string, std::string>> entries_;
 };
+
+// Refuses a latency of copies that is too long for the library.
+sh_status check_latency(uint64_t latency_ns);
 
 }  // namespace stagehand::support

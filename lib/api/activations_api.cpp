@@ -4,6 +4,7 @@
 #include "activations/plan.h"
 #include "activations/timeline.h"
 #include "api/guard.h"
+#include "base/flags.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -51,7 +52,8 @@ bool add_exactly(uint64_t value, uint64_t* sum) {
 Status read_storage(const sh_activation& from, size_t index, const sh_training_step& step,
                     activations::SavedStorage* out) {
     const auto bad = [&](const std::string& text) { return impossible("activations", index, text); };
-    if (from.flags & ~uint32_t(SH_ACTIVATION_CHEAP)) return bad("flags has unknown bits");
+    if (Status status = check_flags("flags", from.flags, {SH_KNOWN(SH_ACTIVATION_CHEAP)}); !status.ok())
+        return bad(status.text());
     if (from.input_count && !from.inputs) return bad("inputs is NULL");
     if (from.input_count > step.activation_count) return bad("input_count is above activation_count");
     const uint64_t released = or_else(from.released_ns, from.produced_ns);

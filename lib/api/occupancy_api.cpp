@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/guard.h"
+#include "base/flags.h"
 #include "core/occupancy/occupancy.h"
 
 using namespace stagehand;
@@ -66,8 +67,6 @@ Status take_tag(const char* given, std::string* out) {
 }
 
 Status take_selection(const char* const* tags, uint64_t count, uint32_t flags, core::TagSelection* out) {
-    if (flags & ~uint32_t(SH_OCCUPANCY_NO_WAIT | SH_OCCUPANCY_REPEAT))
-        return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
     SH_TRY(check_count(count, "options.tag_count"));
     if (count && !tags) return Status(SH_ERROR_INVALID_ARGUMENT, "options.tags is NULL");
     for (uint64_t i = 0; i < count; i++)
@@ -103,8 +102,10 @@ Status take_pause(const sh_pause_options* given, Pause* out) {
     SH_TRY(take_options(given, "options", &options));
     SH_TRY(check_contents(options.contents));
     SH_TRY(check_format(options.format));
-    const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED | SH_OCCUPANCY_PREPARE;
-    SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
+    SH_TRY(check_flags("options.flags", options.flags,
+                       {SH_KNOWN(SH_OCCUPANCY_NO_WAIT), SH_KNOWN(SH_OCCUPANCY_REPEAT), SH_KNOWN(SH_OCCUPANCY_COPY_ALL),
+                        SH_KNOWN(SH_OCCUPANCY_UNPINNED), SH_KNOWN(SH_OCCUPANCY_PREPARE)}));
+    SH_TRY(take_selection(options.tags, options.tag_count, options.flags, &out->tags));
     if (options.folder && !*options.folder) return Status(SH_ERROR_INVALID_ARGUMENT, "options.folder is empty");
     out->prepares = options.flags & SH_OCCUPANCY_PREPARE;
     out->wishes.contents = way_out(options.contents);
@@ -145,8 +146,7 @@ sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* op
         SH_TRY(take_options(options, "options", &wanted));
         SH_TRY(check_contents(wanted.contents));
         SH_TRY(check_format(wanted.format));
-        if (wanted.flags & ~uint32_t(SH_ALLOC_CONST))
-            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        SH_TRY(check_flags("options.flags", wanted.flags, {SH_KNOWN(SH_ALLOC_CONST)}));
         std::string tag;
         SH_TRY(take_tag(wanted.tag, &tag));
         const core::Keeping keeping{way_out(wanted.contents).value_or(core::WayOut()),
@@ -175,6 +175,8 @@ sh_status sh_resume(sh_device* device, const sh_resume_options* options, sh_occu
         sh_resume_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         core::TagSelection tags;
+        SH_TRY(check_flags("options.flags", wanted.flags,
+                           {SH_KNOWN(SH_OCCUPANCY_NO_WAIT), SH_KNOWN(SH_OCCUPANCY_REPEAT)}));
         SH_TRY(take_selection(wanted.tags, wanted.tag_count, wanted.flags, &tags));
         return fill_change(out_change, [&](sh_occupancy_change* change) { return at.resume(tags, change); });
     });

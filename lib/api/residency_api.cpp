@@ -1,5 +1,6 @@
 // Protection, reservations, guests, scopes, trimming and pressure.
 #include "api/guard.h"
+#include "base/flags.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -90,8 +91,7 @@ sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_
     return guarded([&] {
         sh_guest_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        if (wanted.flags & ~uint32_t(SH_GUEST_SHRINK))
-            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        SH_TRY(check_flags("options.flags", wanted.flags, {SH_KNOWN(SH_GUEST_SHRINK)}));
         if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
         LockedRuntime at;
         SH_TRY(find_runtime(guest, &at));

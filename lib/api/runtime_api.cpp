@@ -1,5 +1,6 @@
 // Runtimes, blocks, order and plan.
 #include "api/guard.h"
+#include "base/flags.h"
 #include "base/no_throw.h"
 #include "core/device/device_options.h"
 
@@ -199,8 +200,7 @@ sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_i
     return guarded([&] {
         sh_plan_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN | SH_PLAN_DROP_GRAPHS))
-            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        SH_TRY(check_flags("options.flags", wanted.flags, {SH_KNOWN(SH_PLAN_DRY_RUN), SH_KNOWN(SH_PLAN_DROP_GRAPHS)}));
         if (wanted.flags & SH_PLAN_DRY_RUN) SH_TRY(core::check_link_speed(wanted.link_bytes_per_second));
         if (out_info) SH_TRY(check_struct(out_info, "out_info"));
         Output<sh_plan_info> info(out_info);

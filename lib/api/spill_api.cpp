@@ -1,5 +1,6 @@
 // Spillers and their tickets.
 #include "api/guard.h"
+#include "base/flags.h"
 #include "core/spill/spiller.h"
 
 using namespace stagehand;
@@ -43,8 +44,7 @@ sh_status with_spiller(sh_spiller* handle, Work&& work) noexcept {
 }
 
 Status check_spill_flags(uint32_t flags) {
-    if (flags & ~uint32_t(SH_SPILL_NOW | SH_SPILL_KEEP))
-        return Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits");
+    SH_TRY(check_flags("flags", flags, {SH_KNOWN(SH_SPILL_NOW), SH_KNOWN(SH_SPILL_KEEP)}));
     if (flags == (SH_SPILL_NOW | SH_SPILL_KEEP))
         return Status(SH_ERROR_INVALID_ARGUMENT, "flags has both SH_SPILL_NOW and SH_SPILL_KEEP");
     return Status();
@@ -119,7 +119,7 @@ sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t fla
                              uint64_t capacity, uint64_t* out_count) {
     return with_spiller(spiller, [&](core::Spiller& at) {
         std::span<sh_ticket> to;
-        if (flags & ~uint32_t(SH_COLLECT_ALL)) return Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits");
+        SH_TRY(check_flags("flags", flags, {SH_KNOWN(SH_COLLECT_ALL)}));
         SH_TRY(take_tickets(tickets, capacity, out_count, &to));
         return at.collect(at.name_of_stream(stream), flags & SH_COLLECT_ALL, to, out_count);
     });

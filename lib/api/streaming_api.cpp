@@ -3,17 +3,14 @@
 #include <cstring>
 
 #include "api/guard.h"
+#include "base/flags.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
 
 namespace {
 
-// What a later version may mean by other bits is not what this one does.
-Status check_flags(uint32_t flags) {
-    return flags & ~uint32_t(SH_ACQUIRE_NO_WAIT) ? Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits")
-                                                 : Status();
-}
+Status check_acquire(uint32_t flags) { return check_flags("flags", flags, {SH_KNOWN(SH_ACQUIRE_NO_WAIT)}); }
 
 }  // namespace
 
@@ -63,7 +60,7 @@ sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint
     }
     return guarded([&] {
         LockedRuntime at;
-        SH_TRY(check_flags(flags));
+        SH_TRY(check_acquire(flags));
         SH_TRY(check_struct(out_view, "out_view"));
         SH_TRY(find_runtime(runtime, &at));
         Output<sh_view> view(out_view);
@@ -78,7 +75,7 @@ sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t 
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
-        SH_TRY(check_flags(flags));
+        SH_TRY(check_acquire(flags));
         OutputArray<sh_view> views;
         SH_TRY(views.open(out_views, count, {"out_views"}));
         LockedRuntime at;

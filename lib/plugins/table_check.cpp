@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backend/limits.h"
+#include "base/limits.h"
 #include "plugins/load_error.h"
 
 namespace stagehand::plugins {

@@ -18,7 +18,9 @@ class Monitor {
 public:
     Status start(const char* path, std::function<std::string()> answer) {
         std::lock_guard lock(mutex_);
-        if (server_) return Status(SH_ERROR_INVALID_STATE, "the monitor is already running at " + socket_->path());
+        if (server_)
+            return Status(SH_ERROR_INVALID_STATE,
+                          "the monitor is already running at " + socket_->path() + ", until sh_monitor_stop()");
         std::string chosen = path ? path : "";
         if (!path) SH_TRY(default_monitor_path(&chosen));
         std::unique_ptr<MonitorSocket> socket;
@@ -31,7 +33,7 @@ public:
 
     Status stop() {
         std::lock_guard lock(mutex_);
-        if (!server_) return Status(SH_ERROR_INVALID_STATE, "the monitor is not running");
+        if (!server_) return Status(SH_ERROR_INVALID_STATE, "the monitor is not running: sh_monitor_start() starts it");
         server_.reset();
         socket_.reset();
         return Status();

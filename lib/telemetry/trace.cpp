@@ -65,7 +65,8 @@ class Recorder {
 public:
     Status start(const char* path) {
         std::lock_guard lock(mutex_);
-        if (file_.is_open()) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
+        if (file_.is_open())
+            return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already, until sh_trace_stop()");
         std::string name = path;  // what may throw comes before anything has begun
         if (const int error = file_.open(path))
             return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(error));
@@ -79,7 +80,8 @@ public:
 
     Status stop() {
         std::lock_guard lock(mutex_);
-        if (!file_.is_open()) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
+        if (!file_.is_open())
+            return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded: sh_trace_start() begins one");
         tracing.store(false, std::memory_order_relaxed);
         failed_ |= file_.add("\n]}\n") != 0;
         failed_ |= file_.close() != 0;

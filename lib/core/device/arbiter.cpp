@@ -101,7 +101,8 @@ Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
     std::string as_guest;
     if (self.guest_depth)
         as_guest = ", but was let in as a guest with " + bytes(self.guest.pages) +
-                   " (for the blocks that were registered before)";
+                   " (for the blocks that were registered before): end that scope and begin it with more bytes, or "
+                   "unregister blocks";
     const uint64_t together = needed_together(&self, least_pages);
     const std::string by_all =
         together > total_ && together > least_pages ? "; all runtimes of the device need " + bytes(together) : "";

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "backend/device_name.h"
-#include "backend/limits.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/size_text.h"
 #include "core/device/device_options.h"

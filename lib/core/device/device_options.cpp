@@ -2,7 +2,8 @@
 
 #include <string>
 
-#include "backend/limits.h"
+#include "base/flags.h"
+#include "base/limits.h"
 #include "platform/processors.h"
 #include "transfer/staging/staging_size.h"
 
@@ -17,10 +18,11 @@ Status bad(const char* option, uint64_t value, const std::string& wanted) {
 Status check_host_options(const sh_device_options& options) {
     if (options.host_node > limits::kMostHostNodes && options.host_node != SH_HOST_NODE_ANY)
         return bad("host_node", options.host_node, "which is more than " + std::to_string(limits::kMostHostNodes));
-    if (options.host_flags & ~uint32_t(SH_HOST_SMALL_PAGES | SH_HOST_PINNED))
-        return bad("host_flags", options.host_flags, "which has unknown bits");
+    SH_TRY(check_flags("options.host_flags", options.host_flags,
+                       {SH_KNOWN(SH_HOST_SMALL_PAGES), SH_KNOWN(SH_HOST_PINNED)}));
     if ((options.host_alloc == nullptr) != (options.host_free == nullptr))
-        return Status(SH_ERROR_INVALID_ARGUMENT, "options.host_alloc and options.host_free go together");
+        return Status(SH_ERROR_INVALID_ARGUMENT,
+                      "options.host_alloc and options.host_free go together: give both, or neither");
     if ((options.host_flags & SH_HOST_PINNED) && !options.host_alloc)
         return bad("host_flags", options.host_flags, "which says SH_HOST_PINNED, but host_alloc is NULL");
     if (options.staging_cpus && !platform::parse_processors(options.staging_cpus))
@@ -48,14 +50,14 @@ Status check_options(const sh_device_options& options) {
     if (options.page_bytes && !limits::is_page(options.page_bytes))
         return bad("page_bytes", options.page_bytes,
                    "which is not a power of two up to " + std::to_string(limits::kLargestPage));
-    if (options.device_flags & ~uint32_t(SH_HELPS_OTHERS))
-        return bad("device_flags", options.device_flags, "which has unknown bits");
+    SH_TRY(check_flags("options.device_flags", options.device_flags, {SH_KNOWN(SH_HELPS_OTHERS)}));
     if (options.reserved) return bad("reserved", options.reserved, "which is not 0");
     SH_TRY(check_host_options(options));
     const auto address = reinterpret_cast<uint64_t>(options.device_memory);
     if (address % 256) return bad("device_memory", address, "which is not a multiple of 256");
     if ((options.device_memory != nullptr) != (options.device_memory_bytes != 0))
-        return bad("device_memory_bytes", options.device_memory_bytes, "which does not go with device_memory");
+        return bad("device_memory_bytes", options.device_memory_bytes,
+                   "which does not go with device_memory: give both, or neither");
     if (options.device_memory_bytes > UINT64_MAX - address)
         return bad("device_memory_bytes", options.device_memory_bytes, "which reaches past the address space");
     return check_link_speed(options.link_bytes_per_second);

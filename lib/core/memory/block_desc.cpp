@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/flags.h"
 #include "base/size_text.h"
 #include "codec/float_format.h"
 
@@ -64,7 +65,6 @@ std::string describe(const sh_block_desc& desc, size_t index) {
 }
 
 Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
-    constexpr uint32_t known = SH_BLOCK_MUTABLE | SH_BLOCK_WHOLE | SH_BLOCK_UNORDERED | SH_BLOCK_PIN | SH_BLOCK_PACK;
     std::vector<std::pair<uint64_t, uint64_t>> extents;
     const uint64_t largest = std::min(kLargestBlock, page_bytes * UINT32_MAX);  // a unit counts its pages in 32 bits
     uint64_t total = 0;
@@ -77,7 +77,12 @@ Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
                            " a block may have at most " + exact_size_text(largest));
         total += (desc.bytes + page_bytes - 1) / page_bytes * page_bytes;
         if (total > kLargestRange) return bad(desc, i, "bytes: the blocks of this call exceed the address range");
-        if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");
+        if (Status status =
+                check_flags("flags", desc.flags,
+                            {SH_KNOWN(SH_BLOCK_MUTABLE), SH_KNOWN(SH_BLOCK_WHOLE), SH_KNOWN(SH_BLOCK_UNORDERED),
+                             SH_KNOWN(SH_BLOCK_PIN), SH_KNOWN(SH_BLOCK_PACK)});
+            !status.ok())
+            return bad(desc, i, status.text());
         if (desc.segment_count && !desc.segments) return bad(desc, i, "segments is NULL");
         extents.clear();
         for (uint64_t k = 0; k < desc.segment_count; k++) {

@@ -161,8 +161,10 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
     };
     SH_TRY(each([&](Block& block, Unit&) {
         return block.dirty() && block.held
-                   ? Status(SH_ERROR_INVALID_STATE,
-                            registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held")
+                   ? Status(
+                         SH_ERROR_INVALID_STATE,
+                         registry_.name_of(block) +
+                             " cannot be written back: it is dirty, and a view of it is held. Release the view first")
                    : Status();
     }));
     // All write-backs are begun before the first wait.
@@ -176,7 +178,8 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
                 if (block.held)
                     return Status(
                         SH_ERROR_INVALID_STATE,
-                        registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held");
+                        registry_.name_of(block) +
+                            " cannot be written back: it is dirty, and a view of it is held. Release the view first");
                 SH_TRY(begin(unit, Part::all));
             } else {
                 const sh_backend_event landed = unit.written_back();

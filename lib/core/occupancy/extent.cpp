@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/limits.h"
+#include "base/limits.h"
 #include "base/once_more.h"
 #include "base/size_text.h"
 

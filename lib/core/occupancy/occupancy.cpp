@@ -98,7 +98,9 @@ Status Occupancy::Turn::take(Occupancy& of, bool no_wait) {
     if (!no_wait) {
         of.working_.lock();
     } else if (!of.working_.try_lock()) {
-        return Status(SH_ERROR_BUSY, "another call of occupancy.h runs on the device");
+        return Status(
+            SH_ERROR_BUSY,
+            "another call of occupancy.h runs on the device: try again, or call without SH_OCCUPANCY_NO_WAIT");
     }
     of_ = &of;
     of.worker_.store(std::this_thread::get_id(), std::memory_order_relaxed);

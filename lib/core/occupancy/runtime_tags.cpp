@@ -89,7 +89,7 @@ Status RuntimeTags::Change::take(std::span<const std::string> tags) {
     for (Pausable* const runtime : all) {
         if (const Status status = runtime->take_memory(); !status.ok()) {
             undo_take();
-            return status;
+            return status.within("the tag \"" + runtime->pause_tag() + "\" cannot be resumed, so none of this call is");
         }
         changed_.push_back(runtime);
     }

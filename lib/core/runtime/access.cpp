@@ -75,9 +75,9 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
             return Status(SH_ERROR_INVALID_STATE,
                           parts_.registry.name_of(unit) + " cannot be acquired while its source is being updated");
         if (graphs_.entered() && unit.ring_pages)
-            return Status(SH_ERROR_INVALID_STATE, parts_.registry.name_of(unit) +
-                                                      " is streamed and cannot be loaded: a graph of " +
-                                                      parts_.gate.title() + " was entered and not left");
+            return Status(SH_ERROR_INVALID_STATE,
+                          parts_.registry.name_of(unit) + " is streamed and cannot be loaded: a graph of " +
+                              parts_.gate.title() + " was entered and not left: call sh_graph_leave() first");
         bool waited = false;
         SH_TRY(clearance_.make_current(unit, &waited, lock));
         if (waited) continue;
@@ -92,7 +92,8 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
         if (graphs_.entered_unpacks() && unit.packed_tensors)
             return Status(SH_ERROR_INVALID_STATE,
                           parts_.registry.name_of(unit) + " is packed and cannot be loaded: a graph of " +
-                              parts_.gate.title() + " that unpacks weights was entered and not left");
+                              parts_.gate.title() +
+                              " that unpacks weights was entered and not left: call sh_graph_leave() first");
         const bool wants_plan = !plan_.exists() || (plan_.is_wanted() && !parts_.gate.in_step() &&
                                                     parts_.gate.views() == 0 && !graphs_.hold_the_plan());
         if (unit.memory == Memory::none && wants_plan && plans < kPlansInAnAcquire) {

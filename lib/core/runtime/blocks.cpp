@@ -73,7 +73,9 @@ Status Blocks::find_to_replace(sh_block id, Block** out, Lock& lock) const {
     Block* const block = parts_.registry.find(id);
     if (!block) return parts_.unknown_block(id);
     const std::string name = parts_.registry.name_of(*block);
-    if (!block->detail->update) return Status(SH_ERROR_INVALID_STATE, name + ": no update of its source has begun");
+    if (!block->detail->update)
+        return Status(SH_ERROR_INVALID_STATE,
+                      name + ": no update of its source has begun: call sh_source_update_begin() first");
     if (captures_.under_way() || graphs_.any_uses(block->unit))
         return Status(SH_ERROR_INVALID_STATE, name +
                                                   " cannot get other segments during a capture or while a graph "
@@ -115,7 +117,8 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
     for (const sh_block id : ids)
         if (const Block* block = parts_.registry.find(id); block->held > block->detail->readers)
             return Status(SH_ERROR_INVALID_STATE,
-                          parts_.registry.name_of(*block) + " cannot be unregistered: a view of it is held");
+                          parts_.registry.name_of(*block) +
+                              " cannot be unregistered: a view of it is held. Release the view first");
     for (const uint32_t index : units)
         if (captures_.under_way() || graphs_.any_uses(index))
             return Status(

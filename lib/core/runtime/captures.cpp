@@ -6,7 +6,8 @@ namespace stagehand::core {
 
 Status Captures::only_outside() const {
     return capture_ ? Status(SH_ERROR_INVALID_STATE,
-                             parts_.gate.title() + " does not allow this call while a capture is under way")
+                             parts_.gate.title() +
+                                 " does not allow this call while a capture is under way, until sh_capture_end()")
                     : Status();
 }
 
@@ -17,10 +18,12 @@ Status Captures::check(sh_stream stream) const {
     if (!parts_.backend().has_graphs())
         return Status(SH_ERROR_UNSUPPORTED, parts_.device->name() + " does not support graphs");
     if (capture_)
-        return Status(SH_ERROR_INVALID_STATE,
-                      parts_.gate.title() + " cannot begin a capture: a capture is under way already");
+        return Status(
+            SH_ERROR_INVALID_STATE,
+            parts_.gate.title() + " cannot begin a capture: a capture is under way already, until sh_capture_end()");
     if (parts_.gate.in_step())
-        return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot begin a capture: a step is under way");
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.gate.title() + " cannot begin a capture: a step is under way, until sh_step_end()");
     if (parts_.gate.views())
         return Status(SH_ERROR_INVALID_STATE,
                       parts_.gate.title() + " cannot begin a capture while views are held: release them first");

@@ -133,10 +133,13 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (stream == SH_STREAM_HOST)
         return Status(SH_ERROR_INVALID_ARGUMENT, "stream is SH_STREAM_HOST: a launch needs a stream of the device");
     if (captures_.under_way())
-        return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot enter a graph: a capture is under way");
-    if (entered_)
         return Status(SH_ERROR_INVALID_STATE,
-                      parts_.gate.title() + " cannot enter a graph: a graph of the runtime was entered and not left");
+                      parts_.gate.title() + " cannot enter a graph: a capture is under way, until sh_capture_end()");
+    if (entered_)
+        return Status(
+            SH_ERROR_INVALID_STATE,
+            parts_.gate.title() +
+                " cannot enter a graph: a graph of the runtime was entered and not left: call sh_graph_leave() first");
     if (graph->stale)
         return Status(SH_ERROR_STALE, "the graph was captured under a plan of " + parts_.gate.title() +
                                           " that has changed since: capture the graph again");

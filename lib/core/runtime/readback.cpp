@@ -89,7 +89,7 @@ Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buff
     if (!block) return parts_.unknown_block(id);
     if (!block->held)
         return Status(SH_ERROR_INVALID_STATE,
-                      parts_.registry.name_of(*block) + " cannot be read: no view of it is held");
+                      parts_.registry.name_of(*block) + " cannot be read: no view of it is held. Acquire it first");
     if (offset > block->bytes || bytes > block->bytes - offset)
         return Status(SH_ERROR_INVALID_ARGUMENT, "offset " + std::to_string(offset) + " and bytes " +
                                                      std::to_string(bytes) + " reach beyond the end of " +
@@ -113,7 +113,7 @@ Status Readback::can_verify(const Block& block) const {
     if (parts_.backend().has(SH_BACKEND_CONTENTLESS))
         return refused(SH_ERROR_UNSUPPORTED, "the device has no contents");
     if (block.detail->on_load) return refused(SH_ERROR_UNSUPPORTED, "its on_load may have changed what was loaded");
-    if (!block.held) return refused(SH_ERROR_INVALID_STATE, "no view of it is held");
+    if (!block.held) return refused(SH_ERROR_INVALID_STATE, "no view of it is held. Acquire it first");
     if (block.updating()) return refused(SH_ERROR_INVALID_STATE, "its source is being updated");
     const Unit& unit = parts_.registry.unit(block.unit);
     if (unit.stale())

@@ -30,7 +30,8 @@ Status Sources::leave_alone(std::span<const sh_block> ids, Lock& lock) {
             if (!block) return parts_.unknown_block(id);
             if (block->held > block->detail->readers)
                 return Status(SH_ERROR_INVALID_STATE,
-                              parts_.registry.name_of(*block) + " cannot be unregistered: a view of it is held");
+                              parts_.registry.name_of(*block) +
+                                  " cannot be unregistered: a view of it is held. Release the view first");
             Unit& unit = parts_.registry.unit(block->unit);
             if (is_left_alone(*block)) continue;
             alone = false;
@@ -91,14 +92,15 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
             const Block& block = *parts_.registry.find(id);
             if (block.updating())
                 return Status(SH_ERROR_INVALID_STATE,
-                              parts_.registry.name_of(block) + ": an update of its source has begun already");
+                              parts_.registry.name_of(block) +
+                                  ": an update of its source has begun already: call sh_source_update_end() first");
         }
         // A launch may be under way already. Only leaving the graph tells when it ends.
         for (const uint32_t index : units)
             if (graphs_.entered_uses(index))
-                return Status(SH_ERROR_INVALID_STATE,
-                              parts_.registry.name_of(parts_.registry.unit(index)) +
-                                  " cannot be updated: a graph that uses it was entered and not left");
+                return Status(SH_ERROR_INVALID_STATE, parts_.registry.name_of(parts_.registry.unit(index)) +
+                                                          " cannot be updated: a graph that uses it was entered and "
+                                                          "not left: call sh_graph_leave() first");
         return Status();
     };
     SH_TRY(check());
@@ -141,9 +143,10 @@ Status Sources::wait_for_sources(std::span<const sh_block> ids, std::span<const 
     }
     for (const uint32_t index : units)  // again, because the mutex was given up
         if (graphs_.entered_uses(index))
-            return Status(SH_ERROR_INVALID_STATE,
-                          parts_.registry.name_of(parts_.registry.unit(index)) +
-                              " cannot be updated: a graph that uses it was entered and not left");
+            return Status(
+                SH_ERROR_INVALID_STATE,
+                parts_.registry.name_of(parts_.registry.unit(index)) +
+                    " cannot be updated: a graph that uses it was entered and not left: call sh_graph_leave() first");
     return parts_.gate.usable();
 }
 
@@ -154,7 +157,8 @@ Status Sources::update_end(std::span<const sh_block> ids) {
         if (!block) return parts_.unknown_block(id);
         if (!block->detail->update)
             return Status(SH_ERROR_INVALID_STATE,
-                          parts_.registry.name_of(*block) + ": no update of its source has begun");
+                          parts_.registry.name_of(*block) +
+                              ": no update of its source has begun: call sh_source_update_begin() first");
     }
     const Status unchanged = note_new_contents(ids);
     // Looked up before the update ends: contents that are not spoiled by then would count as new.
@@ -201,8 +205,8 @@ Status Sources::mark_dirty(sh_block id) {
         return Status(SH_ERROR_INVALID_STATE,
                       parts_.registry.name_of(*block) + " cannot be marked dirty: it is not SH_BLOCK_MUTABLE");
     if (!block->held)
-        return Status(SH_ERROR_INVALID_STATE,
-                      parts_.registry.name_of(*block) + " cannot be marked dirty: no view of it is held");
+        return Status(SH_ERROR_INVALID_STATE, parts_.registry.name_of(*block) +
+                                                  " cannot be marked dirty: no view of it is held. Acquire it first");
     if (block->updating())
         return Status(SH_ERROR_INVALID_STATE,
                       parts_.registry.name_of(*block) + " cannot be marked dirty while its source is being updated");

@@ -45,7 +45,7 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
     SH_TRY(captures_.only_outside());
     if (parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE,
-                      parts_.gate.title() + " cannot begin a step: a step is under way already");
+                      parts_.gate.title() + " cannot begin a step: a step is under way already, until sh_step_end()");
     SH_TRY(parts_.take_failure());
     plan_.use_all();
     count_.announce();
@@ -84,7 +84,8 @@ void Steps::learn() {
 
 Status Steps::end() {
     if (!parts_.gate.in_step())
-        return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.gate.title() + " cannot end a step: none is under way. sh_step_begin() begins one");
     parts_.gate.step_ends();
     parts_.changes.step_ends();
     count_.end(&span_);

@@ -44,7 +44,9 @@ Spiller::~Spiller() {
 // --- Steps ---
 
 Status Spiller::begin_step(uint64_t step) {
-    if (step_.open) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
+    if (step_.open)
+        return Status(SH_ERROR_INVALID_STATE,
+                      "a step of the spiller is under way already, until sh_spiller_end_step()");
     forget_step();
     departures_.begin_step();
     use_peak_ = 0;
@@ -57,7 +59,9 @@ Status Spiller::begin_step(uint64_t step) {
 }
 
 Status Spiller::end_step() {
-    if (!step_.open) return Status(SH_ERROR_INVALID_STATE, "no step of the spiller is under way");
+    if (!step_.open)
+        return Status(SH_ERROR_INVALID_STATE,
+                      "no step of the spiller is under way: sh_spiller_begin_step() begins one");
     step_.open = false;
     counters_.steps++;
     departures_.end_step();

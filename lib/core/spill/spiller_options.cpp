@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/flags.h"
 #include "platform/host_memory.h"
 
 namespace stagehand::core {
@@ -20,8 +21,8 @@ uint64_t or_default(uint64_t value, uint64_t otherwise) { return value ? value :
 uint32_t or_unbounded(uint32_t value) { return value ? value : UINT32_MAX; }
 
 Status read_limits(const sh_spiller_options& options, policy::KeepLimits* out) {
-    if (options.flags & ~uint32_t(SH_SPILLER_KEEP_BYTES | SH_SPILLER_CHECKSUMS | SH_SPILLER_PACK))
-        return bad_option("flags has unknown bits");
+    SH_TRY(check_flags("options.flags", options.flags,
+                       {SH_KNOWN(SH_SPILLER_KEEP_BYTES), SH_KNOWN(SH_SPILLER_CHECKSUMS), SH_KNOWN(SH_SPILLER_PACK)}));
     if (options.keep_bytes && !(options.flags & SH_SPILLER_KEEP_BYTES))
         return bad_option("keep_bytes is given without SH_SPILLER_KEEP_BYTES in flags");
     if (options.low_watermark_bytes > options.high_watermark_bytes)

@@ -91,6 +91,14 @@ TEST(HostOptions, BadOnesAreRefusedByName) {
         {"jitter_seed=x", "jitter_seed"},
         {"speed=3", "speed"},
         {"poison", "poison"},
+        {"page=4096;granularity=4096", "options granularity and page are the same: give one of them"},
+        {"bandwidth=1", "option bandwidth: '1' is not 0, nor from 1MB/s to 1000TB/s"},
+        {"bandwidth=1e16", "option bandwidth: '1e16' is not 0, nor from"},
+        {"largest_handle=3MiB", "option largest_handle: 3145728 is neither 0 nor a power of two from 2097152 to 1 GiB"},
+        {"largest_handle=1MiB", "option largest_handle: 1048576 is neither"},
+        {"largest_handle=2GiB", "option largest_handle: 2147483648 is neither"},
+        {"granularity=4MiB;largest_handle=2MiB", "a power of two from 4194304 to 1 GiB"},
+        {"latency=61s", "option latency: 61000000000 ns is more than a minute"},
     };
     for (const auto& [options, word] : bad) {
         sh_backend_device_info info = {};
@@ -99,6 +107,15 @@ TEST(HostOptions, BadOnesAreRefusedByName) {
             << options << ": " << host_backend()->last_error();
         EXPECT_EQ(info.struct_size, 0u) << "written in spite of the failure";
     }
+}
+
+TEST(HostOptions, ZeroIsTheDefaultWhereItMeansNothingElse) {
+    sh_backend_device_info info = {};
+    ASSERT_EQ(open_and_close("pin_limit=0;bandwidth=0;largest_handle=0;granularity=0;capacity=0", &info), SH_OK)
+        << host_backend()->last_error();
+    EXPECT_EQ(info.link_bytes_per_second, 0u);
+    EXPECT_EQ(info.granularity_bytes, 4096u);
+    EXPECT_GT(info.total_bytes, 0u);
 }
 
 TEST(HostOptions, RegistrationStopsAtThePinLimit) {

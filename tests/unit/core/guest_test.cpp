@@ -266,6 +266,28 @@ TEST(Guest, needs_something_to_be_let_in_for) {
     SUCCEEDS(sh_scope_end(scope));
 }
 
+TEST(Guest, that_has_outgrown_its_memory_is_named_by_a_resume) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 4, "host");
+    sh_runtime_options named = SH_RUNTIME_OPTIONS_INIT;
+    named.name = "visitor";
+    Model guest(device, equal_blocks(1, 2 * kPage), named);
+    sh_guest_options options = terms(2 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(guest.runtime(), &options, &scope));
+    SUCCEEDS(guest.use(0));
+    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    SUCCEEDS(guest.add({16 * kPage}));
+    ASSERT_EQ(sh_resume(device.get(), nullptr, nullptr), SH_ERROR_BUDGET) << why();
+    const std::string parts[] = {"\"runtime:visitor\" cannot be resumed, so none of this call is", "it needs ",
+                                 "let in as a guest with ", "end that scope and begin it with more bytes"};
+    for (const std::string& part : parts) EXPECT_NE(why().find(part), std::string::npos) << why();
+    SUCCEEDS(sh_scope_end(scope));
+    SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+    SUCCEEDS(guest.use(1));
+    EXPECT_EQ(guest.wrong_uses(), 0u);
+}
+
 TEST(Guest, gets_no_more_than_its_ceiling) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 8, "host");
