@@ -12,6 +12,14 @@
 
 namespace stagehand::cli {
 
+std::vector<std::string> inputs_of(const std::string& named, const model::Model& model) {
+    std::vector<std::string> inputs = {named};
+    for (const model::ModelFile& file : model.files) {
+        inputs.push_back(file.path);
+    }
+    return inputs;
+}
+
 ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
     for (const model::ModelFile& file : model.files) {
         // O_NONBLOCK, so that the open does not hang if the name has become a fifo.

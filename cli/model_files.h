@@ -11,6 +11,9 @@
 
 namespace stagehand::cli {
 
+// What a command reads of a model: the file or folder that the user named, and the files that hold its tensors.
+std::vector<std::string> inputs_of(const std::string& named, const model::Model& model);
+
 class ModelFiles {
 public:
     // Throws ModelError if a file cannot be opened, or is not as it was when its header was read. `model` must outlive

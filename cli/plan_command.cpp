@@ -10,9 +10,9 @@
 #include "model/text.h"
 #include "model_files.h"
 #include "options.h"
+#include "output_files.h"
 #include "plan_report.h"
 #include "planner.h"
-#include "svg.h"
 #include "terminal.h"
 #include "units.h"
 
@@ -37,6 +37,7 @@ int plan_command(const PlanOptions& options) {
         return training_command(options);
     }
     model::Model model = read_model(options);
+    check_outputs({{"--svg ", options.svg}}, inputs_of(options.model, model));
     PlanReport report;
     report.model = model_name(options.model);
     report.order = options.order;
@@ -71,7 +72,7 @@ int plan_command(const PlanOptions& options) {
         add_curve(planner, options.json, table, report);
     }
     if (!options.svg.empty()) {
-        write_picture(options.svg, curve_picture(report.curve));
+        write_file({"--svg ", options.svg}, curve_picture(report.curve));
     }
     print(options.json ? json_text(report, table) : table_text(report, table, options.all_blocks, terminal_of(stdout)));
     finish_output();

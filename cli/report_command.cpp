@@ -1,7 +1,4 @@
 // `stagehand report`: one HTML page about one run or several, from their telemetry and traces.
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +6,7 @@
 #include "exit_code.h"
 #include "model/text.h"
 #include "options.h"
+#include "output_files.h"
 #include "progress.h"
 #include "report/assets.h"
 #include "report/page.h"
@@ -16,21 +14,6 @@
 namespace stagehand::cli {
 
 namespace {
-
-void write_page(const std::string& path, const std::string& text) {
-    const auto fail = [&](int error) {
-        throw CommandError(ExitCode::output, fmt::format("{}: {}", model::printable(path), std::strerror(error)));
-    };
-    std::FILE* const file = std::fopen(path.c_str(), "we");
-    if (file == nullptr) {
-        fail(errno);
-    }
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    const int error = errno;
-    if (std::fclose(file) != 0 || !written) {
-        fail(written ? errno : error);
-    }
-}
 
 // A trace belongs to the telemetry before it.
 std::vector<ReportedRun> read_runs(const std::vector<std::string>& files) {
@@ -74,6 +57,7 @@ void check_reports_are_built() {
 
 int report_command(const ReportOptions& options) {
     check_reports_are_built();
+    check_outputs({{"", options.output}}, options.files);
     std::vector<ReportedRun> runs = read_runs(options.files);
     if (!options.label.empty()) {
         runs.front().run.label = options.label;
@@ -85,7 +69,7 @@ int report_command(const ReportOptions& options) {
         runs[i].advice = advice_of(runs[i].run, runs[i].what_if);
         progress.step(i, runs[i].run.label);
     }
-    write_page(options.output, report_page(runs));
+    write_file({"", options.output}, report_page(runs));
     return 0;
 }
 

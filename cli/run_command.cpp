@@ -23,6 +23,7 @@
 #include "model/text.h"
 #include "model_files.h"
 #include "options.h"
+#include "output_files.h"
 #include "progress.h"
 #include "run_report.h"
 #include "streaming_session.h"
@@ -285,6 +286,8 @@ int run_command(const RunOptions& given) {
 
     BlockTable table;
     table.model = read_model(options);
+    check_outputs({{"--trace ", options.trace}, {"--telemetry ", options.telemetry}, {"--report ", options.report}},
+                  inputs_of(options.model, table.model));
     const Device device = open_measured(options, budget_bytes(options, table.model), report);
     run(options, table, device.get(), report);
 

@@ -1,13 +1,6 @@
 #include "svg.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include <fmt/format.h>
-
-#include "exit_code.h"
-#include "model/text.h"
 
 namespace stagehand::cli {
 
@@ -83,19 +76,6 @@ void SvgPicture::circle(Point centre, double radius, std::string_view style_clas
 void SvgPicture::text(Point at, std::string_view style_class, std::string_view content) {
     body_ += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", style_class, at.x, at.y,
                          escaped(content));
-}
-
-void write_picture(const std::string& path, const std::string& text) {
-    std::FILE* file = std::fopen(path.c_str(), "we");
-    if (file == nullptr) {
-        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
-    }
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    const int error = errno;
-    if (std::fclose(file) != 0 || !written) {
-        throw CommandError(ExitCode::output,
-                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(written ? errno : error)));
-    }
 }
 
 }  // namespace stagehand::cli

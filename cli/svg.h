@@ -34,7 +34,4 @@ private:
     std::string body_;
 };
 
-// Writes the file of the option --svg. Throws CommandError if that fails.
-void write_picture(const std::string& path, const std::string& text);
-
 }  // namespace stagehand::cli

@@ -10,8 +10,9 @@
 #include "block_table.h"
 #include "copy_speed.h"
 #include "library.h"
+#include "model_files.h"
 #include "options.h"
-#include "svg.h"
+#include "output_files.h"
 #include "terminal.h"
 #include "training/model_shape.h"
 #include "training/recorded_step.h"
@@ -53,7 +54,9 @@ training::Shape shape_from(const PlanOptions& options) {
     const TrainingOptions& given = options.training;
     training::Shape shape;
     if (!options.model.empty()) {
-        shape = training::shape_of(read_model(options), given.heads);
+        const model::Model model = read_model(options);
+        check_outputs({{"--svg ", options.svg}}, inputs_of(options.model, model));
+        shape = training::shape_of(model, given.heads);
     } else {
         shape.layers = given.layers;
         shape.hidden = given.hidden;
@@ -203,9 +206,9 @@ int training_command(const PlanOptions& options) {
     }
     make_plan(plain, report);
     if (!options.svg.empty()) {
-        write_picture(options.svg,
-                      memory_picture({report.plain.memory, report.checkpointed.memory, report.planned.memory},
-                                     "Memory over a training step", report.model, report.target_peak_bytes));
+        write_file({"--svg ", options.svg},
+                   memory_picture({report.plain.memory, report.checkpointed.memory, report.planned.memory},
+                                  "Memory over a training step", report.model, report.target_peak_bytes));
     }
     print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));
     finish_output();

@@ -142,6 +142,12 @@ class PlanTest(CommandTest):
         texts = [element.text for element in root.iter() if element.tag.endswith("}text")]
         self.assertIn("a & <b>.safetensors", texts)
 
+    def test_the_picture_does_not_replace_the_model(self):
+        model = self.layered_model()
+        before = (self.folder / model).read_bytes()
+        self.refuse(USAGE, "plan", model, "--budget", "25%", *LINK, "--svg", model, says=["would replace"])
+        self.assertEqual((self.folder / model).read_bytes(), before)
+
     def test_picture_that_cannot_be_written(self):
         line = self.refuse(
             OUTPUT, "plan", self.layered_model(), "--budget", "25%", *LINK, "--svg", "no/such/folder.svg"

@@ -237,6 +237,12 @@ class ReportTest(CommandTest):
         self.assertEqual(len(page.data["runs"][0]["steps"]), 3)
         self.assertNotIn("incomplete", page.words)
 
+    def test_the_page_does_not_replace_what_it_is_made_of(self):
+        path = self.write("run.jsonl", line(1, plan=plan()), line(2), line(3))
+        before = path.read_bytes()
+        self.refuse(USAGE, "report", path, "-o", path, says=["would replace"])
+        self.assertEqual(path.read_bytes(), before)
+
     def test_runs_beside_each_other(self):
         first = self.write("first.jsonl", line(1, plan=plan()), line(2, 200.0), line(3, 200.0))
         second = self.write("second.jsonl", line(1, plan=plan(budget=8 << 20)), line(2, 100.0), line(3, 100.0))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import resource
 
@@ -286,6 +287,20 @@ class RunTest(CommandTest):
         self.assertEqual(len(lines), 4)
         for line in lines:
             self.assertIsInstance(json.loads(line), dict)
+
+    def test_outputs_replace_nothing_that_is_in_use(self):
+        model = self.layered_model()
+        before = (self.folder / model).read_bytes()
+        os.link(self.folder / model, self.folder / "link")
+        run = ("run", model, "--budget", "25%", "--steps", "1", "--device", "host")
+        for option in ("--trace", "--telemetry", "--report"):
+            for path in (model, "link"):
+                self.refuse(USAGE, *run, option, path, says=[option, path, "would replace"])
+        self.assertEqual((self.folder / model).read_bytes(), before)
+        same = ("--trace", "one.json", "--telemetry", "./one.json")
+        self.refuse(USAGE, *run, *same, says=["would replace --trace one.json"])
+        self.assertFalse((self.folder / "one.json").exists())
+        self.stream(model, "--budget", "25%", "--steps", "1", "--trace", "/dev/null", "--telemetry", "/dev/null")
 
     def test_trace_is_whole(self):
         self.stream(
