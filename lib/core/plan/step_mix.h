@@ -12,7 +12,7 @@ struct StepMix {
     std::vector<uint32_t> kinds;   // serial numbers (kinds.h), in the order of `traces`
     std::vector<uint32_t> orders;  // the number of each kind's order
     std::vector<std::vector<policy::Use>> traces;
-    std::vector<policy::Visit> cycle;  // names kinds by their places in `traces`
+    std::vector<policy::Visit> cycle;              // names kinds by their places in `traces`
     std::vector<std::vector<policy::Use>> others;  // orders outside the mix that a plan has to be able to run
 
     bool empty() const { return traces.empty(); }
