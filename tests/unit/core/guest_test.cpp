@@ -267,6 +267,7 @@ TEST(Guest, needs_something_to_be_let_in_for) {
 }
 
 TEST(Guest, that_has_outgrown_its_memory_is_named_by_a_resume) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 4, "host");
     sh_runtime_options named = SH_RUNTIME_OPTIONS_INIT;
