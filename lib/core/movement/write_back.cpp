@@ -159,14 +159,13 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
             if (Block& block = registry_.block(index); block.id) SH_TRY(work(block, registry_.unit(block.unit)));
         return Status();
     };
-    SH_TRY(each([&](Block& block, Unit&) {
-        return block.dirty() && block.held
-                   ? Status(
-                         SH_ERROR_INVALID_STATE,
-                         registry_.name_of(block) +
-                             " cannot be written back: it is dirty, and a view of it is held. Release the view first")
-                   : Status();
-    }));
+    const auto is_free = [&](Block& block, Unit&) {
+        if (!block.dirty() || !block.held) return Status();
+        return Status(SH_ERROR_INVALID_STATE,
+                      registry_.name_of(block) +
+                          " cannot be written back: it is dirty, and a view of it is held. Release the view first");
+    };
+    SH_TRY(each(is_free));
     // All write-backs are begun before the first wait.
     SH_TRY(each([&](Block& block, Unit& unit) { return block.dirty() ? begin(unit, Part::all) : Status(); }));
     return each([&](Block& block, Unit& unit) -> Status {
@@ -175,11 +174,7 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
             if (unit.writing() != Writing::none) {
                 SH_TRY(wait(unit, lock));
             } else if (block.dirty()) {
-                if (block.held)
-                    return Status(
-                        SH_ERROR_INVALID_STATE,
-                        registry_.name_of(block) +
-                            " cannot be written back: it is dirty, and a view of it is held. Release the view first");
+                SH_TRY(is_free(block, unit));
                 SH_TRY(begin(unit, Part::all));
             } else {
                 const sh_backend_event landed = unit.written_back();
