@@ -278,7 +278,7 @@ TEST(Guest, that_has_outgrown_its_memory_is_named_by_a_resume) {
     SUCCEEDS(sh_guest_begin(guest.runtime(), &options, &scope));
     SUCCEEDS(guest.use(0));
     SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
-    SUCCEEDS(guest.add({16 * kPage}));
+    SUCCEEDS(guest.add({6 * kPage}));
     ASSERT_EQ(sh_resume(device.get(), nullptr, nullptr), SH_ERROR_BUDGET) << why();
     const std::string parts[] = {"\"runtime:visitor\" cannot be resumed, so none of this call is", "it needs ",
                                  "let in as a guest with ", "end that scope and begin it with more bytes"};
