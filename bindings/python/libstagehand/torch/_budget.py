@@ -8,7 +8,7 @@ from operator import index
 from typing import TypeAlias, Union
 
 Budget: TypeAlias = Union[int, float, str]
-"""A number of bytes, a size ("8GiB", "500MB"), or a part of the bytes that are streamed ("25%")."""
+"""A number of bytes, a size ("8GiB", "500MB"), or a part of what the streamed weights take, in pages ("25%")."""
 
 _UNITS = {
     "": 1,

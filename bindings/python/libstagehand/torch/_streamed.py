@@ -51,7 +51,7 @@ from ._saved import SavedTensors
 from ._serving import SaveSources, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._ties import Ties
-from ._together import most_held, unordered_bytes
+from ._together import in_pages, most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training, check_maker
 from ._training_calls import TrainingCalls
 from ._unheld import UnheldOperations
@@ -77,7 +77,7 @@ class Streamed(Residency, TrainingCalls, Source):
     :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
         or a Device. Models with the same Device share its budget.
     :param budget: The most bytes of device memory for the weights: a number of bytes, a size ("8GiB", "500MB"), or a
-        part of the bytes that are streamed ("25%"). None is what the device's budget leaves.
+        part of what the streamed weights take ("25%"). None is what the device's budget leaves.
     :param blocks: The modules that make a block each: modules, names, or patterns of names (`"model.layers.*"`).
         None is the layers of the model.
     :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
@@ -153,6 +153,8 @@ class Streamed(Residency, TrainingCalls, Source):
                 if opened:
                     self._undo.callback(self.device.close)
                 self._divide(divider, most, optimizer is not None)
+                # A part of the model counts the pages that its blocks take, which only the device tells.
+                most = bytes_of(budget, in_pages(self._blocks, self.device.memory().page_bytes))
                 self._make_runtime(max_held, budget, most)
                 if opened:
                     note(self.device, self.device.name, lambda: None)  # this object stands for its device

@@ -39,7 +39,7 @@ def least_bytes(root: nn.Module, units: Units, max_held: int, budget: int, page:
     packed = min(max(budget // page // _PACKED_PART, 1), _PACK_PAGES) * page
     ordered = {block: None for blocks in units.values() for block in blocks if not block.unordered}
     sizes = (
-        max(packed, _in_pages([block], page)) if block.bytes < _SMALL_PAGES * page else _in_pages([block], page)
+        max(packed, in_pages([block], page)) if block.bytes < _SMALL_PAGES * page else in_pages([block], page)
         for block in ordered
     )
     return sum(sorted(sizes, reverse=True)[:max_held]) + _most_nested(root, units, page)
@@ -47,13 +47,13 @@ def least_bytes(root: nn.Module, units: Units, max_held: int, budget: int, page:
 
 def _largest_unordered(units: Units, page: int) -> int:
     return max(
-        (_in_pages([block], page) for blocks in units.values() for block in blocks if block.unordered), default=0
+        (in_pages([block], page) for blocks in units.values() for block in blocks if block.unordered), default=0
     )
 
 
 def _most_nested(root: nn.Module, units: Units, page: int) -> int:
     outside = {unit.module: [block for block in blocks if block.unordered] for unit, blocks in units.items()}
-    return max((_in_pages(blocks, page) for blocks in _nested(root, outside, ())), default=0)
+    return max((in_pages(blocks, page) for blocks in _nested(root, outside, ())), default=0)
 
 
 def _nested(
@@ -69,5 +69,6 @@ def _nested(
         yield from _nested(child, outside, around)
 
 
-def _in_pages(blocks: Iterable[HeldBlock], page: int) -> int:
+def in_pages(blocks: Iterable[HeldBlock], page: int) -> int:
+    """Returns the bytes of the pages that these blocks take on the device, if none shares a page."""
     return sum(-(-block.bytes // page) * page for block in blocks)
