@@ -1,31 +1,17 @@
 #include "fault/call_log.h"
 
 #include <chrono>
+#include <iterator>
 #include <thread>
 
 namespace stagehand::fault {
 namespace {
 
-constexpr const char* kNames[] = {
-    "device_open",         "memory_info",
-    "pages_create",        "pages_destroy",
-    "range_reserve",       "range_free",
-    "pages_map",           "pages_unmap",
-    "host_register",       "host_unregister",
-    "host_is_pinned",      "stream_create",
-    "stream_destroy",      "stream_synchronize",
-    "stream_wait_event",   "stream_launch",
-    "event_create",        "event_destroy",
-    "event_record",        "event_query",
-    "event_synchronize",   "event_elapsed",
-    "copy_to_device",      "copy_to_host",
-    "copy_on_device",      "fill",
-    "thread_begin",        "stream_is_capturing",
-    "memory_is_reachable", "device_synchronize",
-    "contents_hash",       "unpack",
-    "pack_tiles",          "unpack_tiles",
-};
-static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
+#define SH_NAME(name) #name,
+constexpr const char* kNames[] = {"device_open",
+                                  SH_BACKEND_DEVICE_FUNCTIONS(SH_NAME) SH_BACKEND_OPTIONAL_FUNCTIONS(SH_NAME)};
+#undef SH_NAME
+static_assert(std::size(kNames) == kCalls);
 
 constexpr size_t kMostNames = size_t(1) << 24;
 

@@ -9,47 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "backend/functions.h"
 #include "fault/fault.h"
 
 namespace stagehand::fault {
 
 // The members of the table that are counted.
-enum class Call : uint8_t {
-    device_open,
-    memory_info,
-    pages_create,
-    pages_destroy,
-    range_reserve,
-    range_free,
-    pages_map,
-    pages_unmap,
-    host_register,
-    host_unregister,
-    host_is_pinned,
-    stream_create,
-    stream_destroy,
-    stream_synchronize,
-    stream_wait_event,
-    stream_launch,
-    event_create,
-    event_destroy,
-    event_record,
-    event_query,
-    event_synchronize,
-    event_elapsed,
-    copy_to_device,
-    copy_to_host,
-    copy_on_device,
-    fill,
-    thread_begin,
-    stream_is_capturing,
-    memory_is_reachable,
-    device_synchronize,
-    contents_hash,
-    unpack,
-    pack_tiles,
-    unpack_tiles,
-};
+#define SH_CALL(name) name,
+enum class Call : uint8_t { device_open, SH_BACKEND_DEVICE_FUNCTIONS(SH_CALL) SH_BACKEND_OPTIONAL_FUNCTIONS(SH_CALL) };
+#undef SH_CALL
 constexpr size_t kCalls = static_cast<size_t>(Call::unpack_tiles) + 1;
 
 const char* name_of(Call call);

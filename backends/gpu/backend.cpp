@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 
+#include "backend/functions.h"
 #include "gpu/busy.h"
 #include "gpu/content_hash.h"
 #include "gpu/device.h"
@@ -21,6 +22,7 @@ namespace {
 
 using support::fail;
 using support::guarded;
+using support::last_error;
 
 constexpr uint64_t kLargestPage = 32 << 20;
 // A call for a page takes about as long for 1 GiB as for 2 MiB: tens of microseconds.
@@ -125,40 +127,13 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
 sh_status thread_begin(sh_backend_device*) { return SH_OK; }
 
 sh_backend make_table() {
-    sh_backend table = {};
-    table.struct_size = sizeof table;
-    table.spi_version = SH_BACKEND_SPI_VERSION;
-    table.name = api::kBackendName;
-    table.version = support::kVersion;
-    table.probe = probe;
-    table.device_open = device_open;
-    table.device_close = device_close;
-    table.last_error = support::last_error;
-    table.memory_info = memory_info;
-    table.pages_create = pages_create;
-    table.pages_destroy = pages_destroy;
-    table.range_reserve = range_reserve;
-    table.range_free = range_free;
-    table.pages_map = pages_map;
-    table.pages_unmap = pages_unmap;
-    table.host_register = host_register;
-    table.host_unregister = host_unregister;
-    table.host_is_pinned = host_is_pinned;
-    table.stream_create = stream_create;
-    table.stream_destroy = stream_destroy;
-    table.stream_synchronize = stream_synchronize;
-    table.stream_wait_event = stream_wait_event;
-    table.stream_launch = stream_launch;
-    table.event_create = event_create;
-    table.event_destroy = event_destroy;
-    table.event_record = event_record;
-    table.event_query = event_query;
-    table.event_synchronize = event_synchronize;
-    table.event_elapsed = event_elapsed;
-    table.copy_to_device = copy_to_device;
-    table.copy_to_host = copy_to_host;
-    table.copy_on_device = copy_on_device;
-    table.fill = fill;
+    sh_backend table = {
+        .struct_size = sizeof table,
+        .spi_version = SH_BACKEND_SPI_VERSION,
+        .name = api::kBackendName,
+        .version = support::kVersion,
+        SH_BACKEND_REQUIRED_FUNCTIONS(SH_BACKEND_ROW)  // by their own names
+    };
     table.thread_begin = thread_begin;
     table.stream_is_capturing = stream_is_capturing;
     table.device_synchronize = device_synchronize;

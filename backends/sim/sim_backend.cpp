@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <memory>
 
+#include "backend/functions.h"
 #include "sim/device.h"
 #include "sim/settings.h"
 #include "support/last_error.h"
@@ -13,6 +14,7 @@ namespace {
 
 using support::fail;
 using support::guarded;
+using support::last_error;
 
 Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
@@ -157,36 +159,8 @@ constexpr sh_backend kTable = {
     .spi_version = SH_BACKEND_SPI_VERSION,
     .name = "sim",
     .version = support::kVersion,
-    .probe = probe,
-    .device_open = device_open,
-    .device_close = device_close,
-    .last_error = support::last_error,
-    .memory_info = memory_info,
-    .pages_create = pages_create,
-    .pages_destroy = pages_destroy,
-    .range_reserve = range_reserve,
-    .range_free = range_free,
-    .pages_map = pages_map,
-    .pages_unmap = pages_unmap,
-    .host_register = host_register,
-    .host_unregister = host_unregister,
-    .host_is_pinned = host_is_pinned,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_synchronize = stream_synchronize,
-    .stream_wait_event = stream_wait_event,
-    .stream_launch = stream_launch,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
-    .event_record = event_record,
-    .event_query = event_query,
-    .event_synchronize = event_synchronize,
-    .event_elapsed = event_elapsed,
-    .copy_to_device = copy_to_device,
-    .copy_to_host = copy_to_host,
-    .copy_on_device = copy_on_device,
-    .fill = fill,
-    .clock = clock_ns,
+    SH_BACKEND_REQUIRED_FUNCTIONS(SH_BACKEND_ROW)  // by their own names
+        .clock = clock_ns,
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
     .memory_is_reachable = nullptr,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "telemetry/figures.h"
 #include "telemetry/json_text.h"
 
 namespace stagehand::control {
@@ -62,15 +63,8 @@ std::string summary(const Order& order, const sh_occupancy_change& change) {
 }
 
 void add(JsonText& json, const sh_occupancy_info& info) {
-    json.add("state", state_name(info.state))
-        .add("allocations", info.allocations)
-        .add("bytes", info.bytes)
-        .add("device_bytes", info.device_bytes)
-        .add("staged_bytes", info.staged_bytes)
-        .add("host_bytes", info.host_bytes)
-        .add("pinned_bytes", info.pinned_bytes)
-        .add("file_bytes", info.file_bytes)
-        .add("cycles", info.cycles);
+    json.add("state", state_name(info.state));
+    for (const TagFigure& figure : kTagFigures) json.add(figure.name, info.*figure.value);
 }
 
 }  // namespace
@@ -157,7 +151,6 @@ Answer is_sleeping(const sh_occupancy_info& total) {
 }
 
 Answer memory_document(const Figures& figures) {
-    const sh_memory_info& memory = figures.memory;
     JsonText json;
     json.begin_object();
     json.add("device", std::string_view(figures.device));
@@ -174,14 +167,8 @@ Answer memory_document(const Figures& figures) {
     add(json, figures.total);
     json.end_object();
     json.begin_object("device_memory");
-    json.add("budget_bytes", memory.budget_bytes)
-        .add("used_bytes", memory.used_bytes)
-        .add("peak_bytes", memory.peak_bytes)
-        .add("free_bytes", memory.free_bytes)
-        .add("total_bytes", memory.total_bytes)
-        .add("page_bytes", memory.page_bytes)
-        .add("staging_bytes", memory.staging_bytes)
-        .add("pinned_bytes", memory.pinned_bytes);
+    for (const telemetry::DeviceFigure& figure : telemetry::kDeviceFigures)
+        json.add(figure.name, figures.memory.*figure.value);
     json.end_object();
     json.end_object();
     Answer answer;

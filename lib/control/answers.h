@@ -1,6 +1,7 @@
 // The answers of a control: which status a failure has, and the documents. Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,25 @@ struct Figures {
     std::vector<sh_occupancy_info> tags;
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
 };
+
+// The figures of a tag by name.
+struct TagFigure {
+    const char* name;
+    uint64_t sh_occupancy_info::*value;
+    bool counts;  // never falls
+    const char* help;
+};
+inline constexpr TagFigure kTagFigures[] = {
+    {"allocations", &sh_occupancy_info::allocations, false, "Allocations of a tag."},
+    {"bytes", &sh_occupancy_info::bytes, false, "Sizes of a tag's allocations, as the engine asked for them."},
+    {"device_bytes", &sh_occupancy_info::device_bytes, false, "Device memory that a tag holds."},
+    {"staged_bytes", &sh_occupancy_info::staged_bytes, false, "Contents of a tag that only host memory or a file has."},
+    {"host_bytes", &sh_occupancy_info::host_bytes, false, "Host memory that is kept for a tag's contents."},
+    {"pinned_bytes", &sh_occupancy_info::pinned_bytes, false, "The pinned part of a tag's host memory."},
+    {"file_bytes", &sh_occupancy_info::file_bytes, false, "The part of a tag's contents that a file holds."},
+    {"cycles", &sh_occupancy_info::cycles, true, "How often a tag came back."},
+};
+
 Answer is_sleeping(const sh_occupancy_info& total);
 Answer memory_document(const Figures& figures);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "backend/functions.h"
 #include "base/limits.h"
 #include "plugins/load_error.h"
 
@@ -15,39 +16,8 @@ struct Member {
     const char* name;
 };
 
-#define SH_MEMBER(name) \
-    { offsetof(sh_backend, name), #name }
-constexpr Member kRequired[] = {
-    SH_MEMBER(probe),
-    SH_MEMBER(device_open),
-    SH_MEMBER(device_close),
-    SH_MEMBER(last_error),
-    SH_MEMBER(memory_info),
-    SH_MEMBER(pages_create),
-    SH_MEMBER(pages_destroy),
-    SH_MEMBER(range_reserve),
-    SH_MEMBER(range_free),
-    SH_MEMBER(pages_map),
-    SH_MEMBER(pages_unmap),
-    SH_MEMBER(host_register),
-    SH_MEMBER(host_unregister),
-    SH_MEMBER(host_is_pinned),
-    SH_MEMBER(stream_create),
-    SH_MEMBER(stream_destroy),
-    SH_MEMBER(stream_synchronize),
-    SH_MEMBER(stream_wait_event),
-    SH_MEMBER(stream_launch),
-    SH_MEMBER(event_create),
-    SH_MEMBER(event_destroy),
-    SH_MEMBER(event_record),
-    SH_MEMBER(event_query),
-    SH_MEMBER(event_synchronize),
-    SH_MEMBER(event_elapsed),
-    SH_MEMBER(copy_to_device),
-    SH_MEMBER(copy_to_host),
-    SH_MEMBER(copy_on_device),
-    SH_MEMBER(fill),
-};
+#define SH_MEMBER(name) {offsetof(sh_backend, name), #name},
+constexpr Member kRequired[] = {SH_BACKEND_REQUIRED_FUNCTIONS(SH_MEMBER)};
 #undef SH_MEMBER
 
 // A table may end before the first optional member.

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <random>
 
+#include "backend/functions.h"
+
 namespace stagehand::transfer::test {
 namespace {
 
-thread_local std::string last_error;
+thread_local std::string error_text;
 
 uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
@@ -73,11 +75,11 @@ struct FakeTable {
 
     static sh_status refuse(FakeBackend& fake, const char* name) {
         if (!fake.refuses(name)) return SH_OK;
-        last_error = std::string("injected into ") + name;
+        error_text = std::string("injected into ") + name;
         return SH_ERROR_BACKEND;
     }
     static sh_status unsupported() {
-        last_error = "not in the fake";
+        error_text = "not in the fake";
         return SH_ERROR_UNSUPPORTED;
     }
     static FakeStream* find_stream(FakeBackend& fake, sh_stream stream) {
@@ -92,7 +94,7 @@ struct FakeTable {
     static sh_status probe(uint32_t* count) { return *count = 1, SH_OK; }
     static sh_status device_open(uint32_t, const char*, Device**, sh_backend_device_info*) { return unsupported(); }
     static void device_close(Device*) {}
-    static const char* error() { return last_error.c_str(); }
+    static const char* last_error() { return error_text.c_str(); }
     static sh_status memory_info(Device*, uint64_t*, uint64_t*) { return unsupported(); }
     static sh_status pages_create(Device*, uint64_t, uint64_t, sh_backend_page*) { return unsupported(); }
     static sh_status pages_destroy(Device*, uint64_t, uint64_t, const sh_backend_page*) { return unsupported(); }
@@ -104,11 +106,11 @@ struct FakeTable {
     static sh_status host_register(Device* device, void* memory, uint64_t bytes) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, "host_register")) return status;
-        if (fake.may_register && !fake.may_register(bytes)) return last_error = "refused to pin", SH_ERROR_BACKEND;
+        if (fake.may_register && !fake.may_register(bytes)) return error_text = "refused to pin", SH_ERROR_BACKEND;
         const uint64_t begin = address_of(memory);
         std::lock_guard lock(fake.mutex_);
         for (const auto& [at, size] : fake.registered_)
-            if (at < begin + bytes && begin < at + size) return last_error = "already registered", SH_ERROR_BACKEND;
+            if (at < begin + bytes && begin < at + size) return error_text = "already registered", SH_ERROR_BACKEND;
         fake.registered_[begin] = bytes;
         return SH_OK;
     }
@@ -117,7 +119,7 @@ struct FakeTable {
         if (sh_status status = refuse(fake, "host_unregister")) return status;
         std::lock_guard lock(fake.mutex_);
         if (fake.registered_.erase(address_of(memory))) return SH_OK;
-        return last_error = "was not registered", SH_ERROR_BACKEND;
+        return error_text = "was not registered", SH_ERROR_BACKEND;
     }
     static sh_status host_is_pinned(Device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
         FakeBackend& fake = FakeBackend::of(device);
@@ -233,7 +235,7 @@ struct FakeTable {
                           uint64_t bytes) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, name)) return status;
-        if (fake.refused_destination.load() == to) return last_error = "refused destination", SH_ERROR_BACKEND;
+        if (fake.refused_destination.load() == to) return error_text = "refused destination", SH_ERROR_BACKEND;
         find_stream(fake, stream)->push([&fake, to, from, bytes] {
             std::memcpy(to, from, bytes);
             std::lock_guard lock(fake.mutex_);
@@ -259,36 +261,10 @@ struct FakeTable {
             t.spi_version = SH_BACKEND_SPI_VERSION;
             t.name = "fake";
             t.version = "1";
-            t.probe = probe;
-            t.device_open = device_open;
-            t.device_close = device_close;
-            t.last_error = error;
-            t.memory_info = memory_info;
-            t.pages_create = pages_create;
-            t.pages_destroy = pages_destroy;
-            t.range_reserve = range_reserve;
-            t.range_free = range_free;
-            t.pages_map = pages_map;
-            t.pages_unmap = pages_unmap;
-            t.host_register = host_register;
-            t.host_unregister = host_unregister;
-            t.host_is_pinned = host_is_pinned;
-            t.stream_create = stream_create;
-            t.stream_destroy = stream_destroy;
-            t.stream_synchronize = stream_synchronize;
-            t.stream_wait_event = stream_wait_event;
-            t.stream_launch = stream_launch;
-            t.event_create = event_create;
-            t.event_destroy = event_destroy;
-            t.event_record = event_record;
-            t.event_query = event_query;
-            t.event_synchronize = event_synchronize;
-            t.event_elapsed = event_elapsed;
+#define SH_SET(name) t.name = name;
+            SH_BACKEND_REQUIRED_FUNCTIONS(SH_SET)
+#undef SH_SET
             t.stream_is_capturing = stream_is_capturing;
-            t.copy_to_device = copy_to_device;
-            t.copy_to_host = copy_to_host;
-            t.copy_on_device = copy_on_device;
-            t.fill = fill;
             t.thread_begin = thread_begin;
             return t;
         }();
