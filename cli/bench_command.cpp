@@ -55,9 +55,7 @@ struct BenchReport {
 
 std::string json_text(const BenchReport& report, const BenchOptions& options) {
     Json groups = Json::object();
-    for (const GroupReport& group : report.groups) {
-        groups[group.name] = bench::to_json(group);
-    }
+    for (const GroupReport& group : report.groups) groups[group.name] = bench::to_json(group);
     const Json json = {
         {"device", report.caps.name},
         {"description", report.caps.description},
@@ -78,9 +76,7 @@ bool wanted(const BenchOptions& options, const Group& group) {
 
 // Whether the device can measure the group. A group that a simulation cannot measure is an error if --only names it.
 bool possible(const BenchOptions& options, const Group& group, const sh_device_caps& caps) {
-    if (!group.real_only || (caps.flags & SH_DEVICE_VIRTUAL_TIME) == 0) {
-        return true;
-    }
+    if (!group.real_only || (caps.flags & SH_DEVICE_VIRTUAL_TIME) == 0) return true;
     if (!options.only.empty()) {
         throw CommandError(ExitCode::usage,
                            fmt::format("--only {}: device {} is a simulation, which cannot measure this group",
@@ -91,11 +87,8 @@ bool possible(const BenchOptions& options, const Group& group, const sh_device_c
 
 std::vector<Group> chosen_groups(const BenchOptions& options, const sh_device_caps& caps) {
     std::vector<Group> chosen;
-    for (const Group& group : groups()) {
-        if (wanted(options, group) && possible(options, group, caps)) {
-            chosen.push_back(group);
-        }
-    }
+    for (const Group& group : groups())
+        if (wanted(options, group) && possible(options, group, caps)) chosen.push_back(group);
     return chosen;
 }
 
@@ -104,9 +97,7 @@ void run_groups(const std::vector<Group>& chosen, Bench& bench, BenchReport& rep
     const Terminal terminal = terminal_of(stdout);
     for (const Group& group : chosen) {
         // The figures of the link are already measured.
-        if (interrupted() != 0 && group.needs_device) {
-            return;
-        }
+        if (interrupted() != 0 && group.needs_device) return;
         if (group.shared_source && !shared) {
             shared.emplace(bench.device, bench.extent.shared, bench.simulation);
             bench.shared = &*shared;
@@ -128,9 +119,7 @@ void run_groups(const std::vector<Group>& chosen, Bench& bench, BenchReport& rep
 const std::vector<std::string>& bench_groups() {
     static const std::vector<std::string> names = [] {
         std::vector<std::string> all;
-        for (const Group& group : groups()) {
-            all.emplace_back(group.name);
-        }
+        for (const Group& group : groups()) all.emplace_back(group.name);
         return all;
     }();
     return names;

@@ -46,16 +46,12 @@ const char* to_string(Order order) { return order == Order::forward ? "forward" 
 
 model::Model read_model(const ModelOptions& options) {
     model::ReadOptions read;
-    if (options.max_header_bytes != 0) {
-        read.max_header_bytes = options.max_header_bytes;
-    }
+    if (options.max_header_bytes != 0) read.max_header_bytes = options.max_header_bytes;
     return model::read_model(options.model, read);
 }
 
 std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& model) {
-    if (!options.budget) {
-        return 0;
-    }
+    if (!options.budget) return 0;
     const std::uint64_t bytes = options.budget->resolve(model.total_bytes);
     if (bytes == 0) {
         throw CommandError(ExitCode::usage,
@@ -116,9 +112,7 @@ ExpertNames expert_names(const model::Model& model) {
     ExpertNames found;
     for (const model::Tensor& tensor : model.tensors) {
         if (model::looks_like_expert(tensor.name)) {
-            if (found.count++ == 0) {
-                found.first = model::printable(tensor.name);
-            }
+            if (found.count++ == 0) found.first = model::printable(tensor.name);
         }
     }
     return found;
@@ -126,9 +120,7 @@ ExpertNames expert_names(const model::Model& model) {
 
 std::string experts_note(const BlockTable& table) {
     const ExpertNames experts = table.unordered_blocks > 0 ? ExpertNames() : expert_names(table.model);
-    if (experts.count == 0) {
-        return {};
-    }
+    if (experts.count == 0) return {};
     return fmt::format(
         "Note: {} like an expert of a mixture ({}), but each step uses every block here.\n"
         "If a step uses only some experts, plan with --unordered '{}'.\n",
@@ -147,20 +139,14 @@ std::vector<StepUse> step_uses(const BlockTable& table, Order order, double comp
     std::uint64_t bytes = 0;
     std::uint64_t spent_ns = 0;
     const auto add = [&](std::size_t block) {
-        if (table.blocks[block].unordered) {
-            return;
-        }
+        if (table.blocks[block].unordered) return;
         bytes += table.blocks[block].bytes;
         const auto until_ns = static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes) * ns_per_byte));
         uses.push_back({block, until_ns - spent_ns});
         spent_ns = until_ns;
     };
-    for (std::size_t i = 0; i < count; ++i) {
-        add(i);
-    }
-    for (std::size_t i = twice ? count : 0; i > 0; --i) {
-        add(i - 1);
-    }
+    for (std::size_t i = 0; i < count; ++i) add(i);
+    for (std::size_t i = twice ? count : 0; i > 0; --i) add(i - 1);
     return uses;
 }
 

@@ -21,9 +21,7 @@ constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
 class Checksum {
 public:
     Checksum() : state_(XXH3_createState()) {
-        if (state_ == nullptr) {
-            throw std::bad_alloc();
-        }
+        if (state_ == nullptr) throw std::bad_alloc();
         XXH3_64bits_reset(state_.get());
     }
 
@@ -46,17 +44,14 @@ std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
     Checksum checksum;
     for (const model::Segment& segment : block.segments) {
         std::optional<PackedSegment> packed;
-        if (segment.packed_bytes != 0) {
-            packed.emplace(files_, segment);
-        }
+        if (segment.packed_bytes != 0) packed.emplace(files_, segment);
         for (std::uint64_t done = 0; done < segment.bytes;) {
             const std::uint64_t count = std::min(buffer_bytes, segment.bytes - done);
             const std::span<std::byte> to(static_cast<std::byte*>(buffer_.data()), count);
-            if (packed) {
+            if (packed)
                 packed->read(done, to);
-            } else {
+            else
                 files_.read(segment.file, segment.offset + done, to);
-            }
             checksum.add(buffer_.data(), count);
             done += count;
         }
@@ -69,9 +64,8 @@ std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block
     Checksum checksum;
     for (std::uint64_t done = 0; done < known.bytes;) {
         const std::uint64_t count = std::min(buffer_bytes, known.bytes - done);
-        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count); status < 0) {
+        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count); status < 0)
             check(status, fmt::format("reading block {} back", known.name));
-        }
         checksum.add(buffer_.data(), count);
         done += count;
     }
@@ -80,9 +74,7 @@ std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block
 
 bool BlockVerifier::equal(sh_runtime* runtime, sh_block block, sh_stream stream, std::size_t index) {
     const model::Block& known = table_.blocks[index];
-    if (!file_checksums_[index]) {
-        file_checksums_[index] = file_checksum(known);
-    }
+    if (!file_checksums_[index]) file_checksums_[index] = file_checksum(known);
     return device_checksum(runtime, block, stream, known) == *file_checksums_[index];
 }
 

@@ -35,9 +35,7 @@ struct ControlName {
 
 bool read_name(std::string_view name, ControlName& out) {
     const std::size_t dot = name.find('.');
-    if (!name.ends_with(ending) || dot == std::string_view::npos || dot >= name.size() - ending.size()) {
-        return false;
-    }
+    if (!name.ends_with(ending) || dot == std::string_view::npos || dot >= name.size() - ending.size()) return false;
     out.process = name.substr(0, dot);
     out.device = name.substr(dot + 1, name.size() - ending.size() - dot - 1);
     return is_number(out.process);
@@ -52,9 +50,7 @@ ControlName name_of(const std::string& path) {
 bool answers(const std::string& path) {
     try {
         SocketClient client(path);
-        if (client.connect(Clock::now()) != Answer::given) {
-            return false;
-        }
+        if (client.connect(Clock::now()) != Answer::given) return false;
         client.check_peer();
         return true;
     } catch (const CommandError&) {
@@ -82,15 +78,10 @@ std::string only_control(const std::vector<std::string>& folders, const std::str
             return read_name(text, name) && (process.empty() || name.process == process) &&
                    (device.empty() || name.device == device);
         };
-        for (const std::string& path : sockets_in(folder, is_wanted)) {
-            if (answers(path)) {
-                found.push_back(path);
-            }
-        }
+        for (const std::string& path : sockets_in(folder, is_wanted))
+            if (answers(path)) found.push_back(path);
     }
-    if (found.size() == 1) {
-        return found.front();
-    }
+    if (found.size() == 1) return found.front();
     if (found.size() > 1) {
         throw CommandError(ExitCode::usage, fmt::format("{} controls answer: {}; choose one with PROCESS, --device or "
                                                         "--socket",
@@ -106,9 +97,7 @@ std::string only_control(const std::vector<std::string>& folders, const std::str
 bool split(const std::string& text, ControlAnswer& out) {
     const std::size_t end = text.find("\r\n\r\n");
     const std::size_t space = text.find(' ');
-    if (!text.starts_with("HTTP/1.") || end == std::string::npos || space + 4 > end) {
-        return false;
-    }
+    if (!text.starts_with("HTTP/1.") || end == std::string::npos || space + 4 > end) return false;
     out.status = std::atoi(text.c_str() + space + 1);
     out.body = text.substr(end + 4);
     return out.status >= 100;
@@ -118,9 +107,7 @@ bool split(const std::string& text, ControlAnswer& out) {
 Answer read_all(SocketClient& client, const std::string& path, std::string& text) {
     while (text.size() <= longest_answer) {
         const Answer answer = client.receive(text, Clock::now() + longest_pause);
-        if (answer != Answer::given) {
-            return answer;
-        }
+        if (answer != Answer::given) return answer;
     }
     refuse(path, "is no control of libstagehand: its answer does not end");
 }
@@ -128,12 +115,9 @@ Answer read_all(SocketClient& client, const std::string& path, std::string& text
 }  // namespace
 
 std::string find_control(const std::string& process, const std::string& device) {
-    if (process.empty()) {
-        return only_control(default_folders(geteuid()), process, device);
-    }
-    if (is_number(process)) {
+    if (process.empty()) return only_control(default_folders(geteuid()), process, device);
+    if (is_number(process))
         return only_control(folders_for_process(static_cast<pid_t>(std::stol(process))), process, device);
-    }
     if (!is_socket(process)) {
         struct stat found = {};
         refuse(process,
@@ -146,9 +130,8 @@ Answer ask_control(const std::string& path, const std::string& target, const std
                    const std::string& token, ControlAnswer& out) {
     SocketClient client(path);
     Answer answer = client.connect(Clock::now() + patience);
-    if (answer == Answer::gone) {
+    if (answer == Answer::gone)
         refuse(path, "nobody listens there: the process has ended, or it has stopped its control");
-    }
     if (answer == Answer::given) {
         client.check_peer();
         // By HTTP/1.0 the connection ends with the answer.
@@ -159,21 +142,11 @@ Answer ask_control(const std::string& path, const std::string& target, const std
                              Clock::now() + patience);
     }
     std::string text;
-    if (answer == Answer::given) {
-        answer = read_all(client, path, text);
-    }
-    if (answer == Answer::interrupted) {
-        return answer;
-    }
-    if (answer == Answer::none) {
-        refuse(path, "the process takes connections, but does not answer");
-    }
-    if (text.empty()) {
-        refuse(path, "the process has ended the connection without an answer");
-    }
-    if (!split(text, out)) {
-        refuse(path, "is no control of libstagehand: its answer is not HTTP");
-    }
+    if (answer == Answer::given) answer = read_all(client, path, text);
+    if (answer == Answer::interrupted) return answer;
+    if (answer == Answer::none) refuse(path, "the process takes connections, but does not answer");
+    if (text.empty()) refuse(path, "the process has ended the connection without an answer");
+    if (!split(text, out)) refuse(path, "is no control of libstagehand: its answer is not HTTP");
     return Answer::given;
 }
 

@@ -112,9 +112,8 @@ private:
         blocks_.resize(sizes_.blocks);
         // Registered one by one, because blocks of less than two pages that are registered together are loaded
         // together.
-        for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
+        for (std::uint64_t i = 0; i < sizes_.blocks; ++i)
             check(sh_register_blocks(runtime_.get(), &descs[i], 1, &blocks_[i]), doing);
-        }
         std::vector<sh_use> uses(sizes_.blocks, sh_use(SH_USE_INIT));
         for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
             uses[i].block = blocks_[i];
@@ -167,9 +166,7 @@ public:
     // Ends the thread. Returns the bytes per second of the reads that ended at or after `begin`.
     double rate_since(std::uint64_t begin) {
         join();
-        if (error_) {
-            std::rethrow_exception(error_);
-        }
+        if (error_) std::rethrow_exception(error_);
         const auto first = std::lower_bound(ends_.begin(), ends_.end(), begin);
         const auto reads = static_cast<std::uint64_t>(ends_.end() - first);
         return reads < 2 ? 0 : rate((reads - 1) * bytes_, ends_.back() - *first);
@@ -192,9 +189,7 @@ private:
 
     void join() {
         stop_ = true;
-        if (thread_.joinable()) {
-            thread_.join();
-        }
+        if (thread_.joinable()) thread_.join();
     }
 
     sh_device* device_;
@@ -213,9 +208,7 @@ private:
 template <typename Round>
 double best_rate(std::uint64_t bytes, Round round) {
     std::uint64_t spent = round();
-    if (spent >= enough_ns) {
-        return rate(bytes, spent);
-    }
+    if (spent >= enough_ns) return rate(bytes, spent);
     double best = 0;
     for (int i = 0; i < most_rounds && (i == 0 || spent < enough_ns); ++i) {
         const std::uint64_t ns = round();
@@ -229,9 +222,7 @@ double best_rate(std::uint64_t bytes, Round round) {
 
 std::optional<CopySpeed> measure_copy_speed(sh_device* device) {
     const Sizes sizes = sizes_for(device);
-    if (in_flight * sizes.block > device_memory(device).budget_bytes) {
-        return std::nullopt;
-    }
+    if (in_flight * sizes.block > device_memory(device).budget_bytes) return std::nullopt;
     const HostMemory memory(device, sizes.block * sizes.blocks);
     // Memory that was never written may be a single page of zeros.
     std::memset(memory.data(), 0x5a, memory.bytes());
@@ -246,9 +237,7 @@ std::optional<CopySpeed> measure_copy_speed(sh_device* device) {
 
 std::optional<BothWays> measure_both_ways(sh_device* device) {
     const Sizes sizes = sizes_for(device, 1);
-    if ((in_flight + 1) * sizes.block > device_memory(device).budget_bytes) {
-        return std::nullopt;
-    }
+    if ((in_flight + 1) * sizes.block > device_memory(device).budget_bytes) return std::nullopt;
     const HostMemory from(device, sizes.block * sizes.blocks);
     const HostMemory to(device, sizes.block * in_flight);
     std::memset(from.data(), 0x5a, from.bytes());

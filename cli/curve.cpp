@@ -35,9 +35,7 @@ std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t m
         const std::uint64_t budget = whole / intervals * i / page * page;
         // A budget next to the chosen one is left out, because it would only crowd the picture.
         const std::uint64_t apart = budget > chosen ? budget - chosen : chosen - budget;
-        if (budget > smallest && budget < last && apart > whole / intervals / 4) {
-            budgets.push_back(budget);
-        }
+        if (budget > smallest && budget < last && apart > whole / intervals / 4) budgets.push_back(budget);
     }
     std::sort(budgets.begin(), budgets.end());
     budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());

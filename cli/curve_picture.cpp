@@ -64,11 +64,8 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-ser
 double tick_step(double range, int count) {
     const double raw = range / count;
     const double power = std::pow(10, std::floor(std::log10(raw)));
-    for (const double factor : {1.0, 2.0, 5.0}) {
-        if (raw <= factor * power) {
-            return factor * power;
-        }
-    }
+    for (const double factor : {1.0, 2.0, 5.0})
+        if (raw <= factor * power) return factor * power;
     return 10 * power;
 }
 
@@ -80,9 +77,8 @@ struct Unit {
 // The unit in which most numbers of the axis are small.
 Unit unit_for(double largest, double base, std::array<std::string_view, 5> names) {
     Unit unit = {1, names[0]};
-    for (std::size_t i = 1; i < names.size() && largest / unit.size >= 2 * base; ++i) {
+    for (std::size_t i = 1; i < names.size() && largest / unit.size >= 2 * base; ++i)
         unit = {unit.size * base, names[i]};
-    }
     return unit;
 }
 
@@ -129,9 +125,8 @@ void draw_axes(SvgPicture& picture, const Curve& curve, const Axes& axes) {
         const double x = axes.x(tick * bytes.size);
         picture.line({x, base}, {x, base + 5}, "axis");
         picture.text({x, base + 21}, "tick", fmt::format("{:.4g}", tick));
-        if (tick > 0 && model > 0) {
+        if (tick > 0 && model > 0)
             picture.text({x, base + 36}, "share", fmt::format("{:.0f} %", 100 * tick * bytes.size / model));
-        }
     }
     picture.text({(left + width - right) / 2, base + 62}, "name-x",
                  fmt::format("device memory for weights, {} and share of the model", bytes.name));
@@ -147,13 +142,9 @@ void draw_legend(SvgPicture& picture, const Curve& curve) {
     const double y = top - 22;
     double x = width - right;
     std::vector<Entry> entries = {{"plan", "plan", 84}, {"bound", "max(compute, (W − M) / link)", 250}};
-    if (curve.compute_ms > 0) {
-        entries.push_back({"compute", "compute", 112});
-    }
+    if (curve.compute_ms > 0) entries.push_back({"compute", "compute", 112});
     entries.push_back({"all", "all of W copied", 132});
-    for (const Entry& entry : entries) {
-        x -= entry.room;
-    }
+    for (const Entry& entry : entries) x -= entry.room;
     for (const Entry& entry : entries) {
         picture.line({x, y}, {x + 26, y}, entry.style_class);
         picture.text({x + 32, y + 4.5}, "legend", entry.name);
@@ -163,9 +154,8 @@ void draw_legend(SvgPicture& picture, const Curve& curve) {
 
 void draw_lines(SvgPicture& picture, const Curve& curve, const Axes& axes) {
     picture.line({left, axes.y(curve.copy_all_ms)}, {width - right, axes.y(curve.copy_all_ms)}, "all");
-    if (curve.compute_ms > 0) {
+    if (curve.compute_ms > 0)
         picture.line({left, axes.y(curve.compute_ms)}, {width - right, axes.y(curve.compute_ms)}, "compute");
-    }
     std::vector<Point> plan;
     std::vector<Point> bound;
     for (const CurvePoint& point : curve.points) {
@@ -208,9 +198,7 @@ std::string curve_picture(const Curve& curve) {
     const double smallest = axes.x(static_cast<double>(curve.smallest_budget_bytes));
     picture.rectangle({left, top}, smallest - left, height - top - bottom, "none");
     draw_axes(picture, curve, axes);
-    if (smallest - left > 56) {
-        picture.text({(left + smallest) / 2, height - bottom - 10}, "none-text", "no plan");
-    }
+    if (smallest - left > 56) picture.text({(left + smallest) / 2, height - bottom - 10}, "none-text", "no plan");
     draw_legend(picture, curve);
     draw_lines(picture, curve, axes);
     draw_chosen(picture, curve, axes);

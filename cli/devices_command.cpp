@@ -61,16 +61,12 @@ std::vector<DeviceReport> inspect_all(const sh_backend_info& backend) {
     std::vector<DeviceReport> reports;
     for (std::uint32_t i = 0; backend.status == SH_OK && i < backend.device_count; ++i) {
         reports.push_back(inspect(fmt::format("{}:{}", backend.name, i)));
-        if (reports.back().caps.kind == SH_DEVICE_KIND_HOST) {
-            break;  // its other devices are the same memory once more
-        }
+        if (reports.back().caps.kind == SH_DEVICE_KIND_HOST) break;  // its other devices are the same memory once more
     }
     for (DeviceReport& device : reports) {
         for (const DeviceReport& other : reports) {
             const std::string bridge = &device == &other ? "" : shared_bridge(device.place, other.place);
-            if (!bridge.empty()) {
-                device.shares.push_back(fmt::format("{} with {}", bridge, other.name));
-            }
+            if (!bridge.empty()) device.shares.push_back(fmt::format("{} with {}", bridge, other.name));
         }
     }
     return reports;
@@ -85,12 +81,8 @@ std::optional<int> node_of(const DeviceReport& device) {
 Json to_json(const DeviceReport& device) {
     const auto flag = [&](std::uint32_t bit) { return (device.caps.flags & bit) != 0; };
     Json json = {{"name", device.name}, {"works", device.problem.empty()}};
-    if (!device.problem.empty()) {
-        json["reason"] = device.problem;
-    }
-    if (device.caps.granularity_bytes == 0) {
-        return json;  // the device could not be opened
-    }
+    if (!device.problem.empty()) json["reason"] = device.problem;
+    if (device.caps.granularity_bytes == 0) return json;  // the device could not be opened
     json["description"] = device.caps.description;
     json["total_bytes"] = device.memory.total_bytes;
     json["free_bytes"] = device.memory.free_bytes;
@@ -138,13 +130,9 @@ std::string version_text() {
 
 std::string features(const sh_device_caps& caps) {
     std::vector<std::string> words;
-    if ((caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
-        words.push_back("a simulation in virtual time");
-    }
+    if ((caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) words.push_back("a simulation in virtual time");
     words.push_back((caps.flags & SH_DEVICE_FIXED_ADDRESSES) != 0 ? "fixed addresses" : "addresses change");
-    if ((caps.flags & SH_DEVICE_HOST_ADDRESSABLE) != 0) {
-        words.push_back("the host can access its memory");
-    }
+    if ((caps.flags & SH_DEVICE_HOST_ADDRESSABLE) != 0) words.push_back("the host can access its memory");
     return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -164,16 +152,11 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
     if (device.caps.bus_id[0] != '\0') {
         const std::optional<int> node = node_of(device);
         std::vector<std::string> words;
-        if (node) {
-            words.push_back(fmt::format("NUMA node {}", *node));
-        }
-        if (!device.place.bridges.empty()) {
+        if (node) words.push_back(fmt::format("NUMA node {}", *node));
+        if (!device.place.bridges.empty())
             words.push_back(fmt::format("behind {}", fmt::join(device.place.bridges, ", ")));
-        }
         facts.add("bus", device.caps.bus_id, fmt::format("{}", fmt::join(words, ", ")));
-        if (!device.shares.empty()) {
-            facts.add("shares", fmt::format("{}", fmt::join(device.shares, ", ")));
-        }
+        if (!device.shares.empty()) facts.add("shares", fmt::format("{}", fmt::join(device.shares, ", ")));
     }
     if (device.speed) {
         facts.add("to device", model::format_rate(device.speed->to_device_bytes_per_second),
@@ -182,9 +165,8 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
         facts.add("pinning", device.speed->pinned ? "works" : "refused",
                   fmt::format("{} in one allocation", model::format_bytes(device.speed->bytes)));
     }
-    if (!device.problem.empty()) {
+    if (!device.problem.empty())
         facts.add(device.caps.granularity_bytes != 0 ? "problem" : "device", device.problem, "", Ink::bad);
-    }
     print(facts.text(terminal));
 }
 
@@ -200,12 +182,9 @@ void print_backend(const Terminal& terminal, const sh_backend_info& backend, con
                       absent  ? ""
                       : works ? "  " + inked(terminal, Ink::good, counted(backend.device_count, "device"))
                               : "  " + inked(terminal, Ink::bad, "does not work")));
-    if (!works) {
+    if (!works)
         print(fmt::format("  {}\n", backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));
-    }
-    for (const DeviceReport& device : devices) {
-        print_device(terminal, device);
-    }
+    for (const DeviceReport& device : devices) print_device(terminal, device);
     print("\n");
 }
 
@@ -235,9 +214,7 @@ int devices_command(const DevicesOptions& options) {
     const std::vector<sh_backend_info> backends = list_backends();
     const Terminal terminal = terminal_of(stdout);
     Json list = Json::array();
-    if (!options.json) {
-        print(fmt::format("libstagehand {}\n\n", version_text()));
-    }
+    if (!options.json) print(fmt::format("libstagehand {}\n\n", version_text()));
     for (const sh_backend_info& backend : backends) {
         const std::vector<DeviceReport> devices = inspect_all(backend);
         if (!options.json) {
@@ -251,16 +228,13 @@ int devices_command(const DevicesOptions& options) {
                       {"path", backend.path},
                       {"reason", backend.reason},
                       {"devices", Json::array()}};
-        for (const DeviceReport& device : devices) {
-            entry["devices"].push_back(to_json(device));
-        }
+        for (const DeviceReport& device : devices) entry["devices"].push_back(to_json(device));
         list.push_back(std::move(entry));
     }
-    if (options.json) {
+    if (options.json)
         print(to_text({{"version", version_text()}, {"backends", list}, {"host", to_json(read_host_limits())}}));
-    } else {
+    else
         print_limits(terminal, read_host_limits());
-    }
     finish_output();
     return 0;
 }

@@ -14,21 +14,15 @@ namespace fs = std::filesystem;
 std::optional<std::uint64_t> number_in(const fs::path& path) {
     std::ifstream file(path);
     std::string word;
-    if (!(file >> word)) {
-        return std::nullopt;
-    }
+    if (!(file >> word)) return std::nullopt;
     std::uint64_t number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc() || end != word.data() + word.size()) {
-        return std::nullopt;  // the text is "max"
-    }
+    if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;  // the text is "max"
     return number;
 }
 
 std::optional<std::uint64_t> limit_of(rlim_t limit) {
-    if (limit == RLIM_INFINITY) {
-        return std::nullopt;
-    }
+    if (limit == RLIM_INFINITY) return std::nullopt;
     return limit;
 }
 
@@ -37,13 +31,11 @@ void read_memory(HostLimits& limits) {
     std::string key;
     std::uint64_t kib = 0;
     std::string unit;
-    while (file >> key >> kib && std::getline(file, unit)) {
-        if (key == "MemTotal:") {
+    while (file >> key >> kib && std::getline(file, unit))
+        if (key == "MemTotal:")
             limits.total_bytes = kib * 1024;
-        } else if (key == "MemAvailable:") {
+        else if (key == "MemAvailable:")
             limits.available_bytes = kib * 1024;
-        }
-    }
 }
 
 // Finds the lowest limit of `group` and of all groups above it.
@@ -59,9 +51,7 @@ void read_group(HostLimits& limits, const fs::path& root, fs::path group, const 
             limits.cgroup_used_bytes = number_in(folder / used_file);
             limits.cgroup = group.empty() ? "/" : group.string();
         }
-        if (!group.has_relative_path()) {
-            return;
-        }
+        if (!group.has_relative_path()) return;
         group = group.parent_path();
     }
 }
@@ -72,16 +62,13 @@ void read_groups(HostLimits& limits) {
         // "0::/user.slice" in version 2, "4:memory:/docker/…" in version 1.
         const auto first = line.find(':');
         const auto second = first == std::string::npos ? first : line.find(':', first + 1);
-        if (second == std::string::npos) {
-            continue;
-        }
+        if (second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         const fs::path group = line.substr(second + 1);
-        if (controllers.empty()) {
+        if (controllers.empty())
             read_group(limits, "/sys/fs/cgroup", group, "memory.max", "memory.current");
-        } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
+        else if (("," + controllers + ",").find(",memory,") != std::string::npos)
             read_group(limits, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes");
-        }
     }
 }
 

@@ -24,9 +24,7 @@ void catch_interrupts() {
     for (const int signal : {SIGINT, SIGTERM}) {
         struct sigaction before = {};
         sigaction(signal, nullptr, &before);
-        if (before.sa_handler == SIG_IGN) {
-            continue;
-        }
+        if (before.sa_handler == SIG_IGN) continue;
         struct sigaction action = {};
         action.sa_handler = on_signal;
         // System calls are restarted, so that no step fails because of the signal.
@@ -38,9 +36,8 @@ void catch_interrupts() {
 int interrupted() { return caught; }
 
 void end_if_interrupted() {
-    if (const int signal = interrupted()) {
+    if (const int signal = interrupted())
         throw CommandError(static_cast<ExitCode>(static_cast<int>(ExitCode::signalled) + signal), "interrupted");
-    }
 }
 
 }  // namespace stagehand::cli

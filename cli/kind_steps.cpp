@@ -21,9 +21,7 @@ void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind
         stream.compute(use.compute_ns);
         check(sh_release(runtime, use.block, stream.handle()), "a block");
     }
-    if (plans) {
-        check(sh_plan(runtime, nullptr, nullptr), "plan");  // when the next step begins
-    }
+    if (plans) check(sh_plan(runtime, nullptr, nullptr), "plan");  // when the next step begins
     check(sh_step_end(runtime), "a step");
     stream.synchronize();
 }
@@ -34,9 +32,7 @@ std::vector<sh_kind_info> plan_kinds(const Device& device, const Runtime& runtim
                                      const std::vector<sh_block>& blocks, Order order,
                                      const std::vector<KindOption>& kinds) {
     std::vector<std::vector<sh_use>> uses;
-    for (const KindOption& kind : kinds) {
-        uses.push_back(schedule(step_uses(table, order, kind.compute_ms), blocks));
-    }
+    for (const KindOption& kind : kinds) uses.push_back(schedule(step_uses(table, order, kind.compute_ms), blocks));
     const Stream stream(device.get());
     for (int cycle = 0; cycle <= cycles; ++cycle) {
         for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -44,9 +40,7 @@ std::vector<sh_kind_info> plan_kinds(const Device& device, const Runtime& runtim
                 const bool last = cycle + 1 == cycles && i + 1 == kinds.size() && step + 1 == kinds[i].steps;
                 make_step(runtime.get(), stream, kinds[i], uses[i], last);
             }
-            if (cycle == cycles) {
-                break;  // the plan is in force
-            }
+            if (cycle == cycles) break;  // the plan is in force
         }
     }
     std::vector<sh_kind_info> known(kinds.size(), SH_KIND_INFO_INIT);
@@ -54,11 +48,8 @@ std::vector<sh_kind_info> plan_kinds(const Device& device, const Runtime& runtim
     check(sh_kind_list(runtime.get(), known.data(), known.size(), &count), "kinds");
     std::vector<sh_kind_info> result;
     for (const KindOption& kind : kinds) {
-        for (const sh_kind_info& info : known) {
-            if (kind.name == info.name) {
-                result.push_back(info);
-            }
-        }
+        for (const sh_kind_info& info : known)
+            if (kind.name == info.name) result.push_back(info);
     }
     return result;
 }

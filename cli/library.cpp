@@ -26,23 +26,16 @@ ExitCode exit_code_of(sh_status status) {
 
 std::string library_message(sh_status status) {
     std::string text(sh_last_error(nullptr, 0), '\0');
-    if (text.empty()) {
-        return sh_status_string(status);
-    }
+    if (text.empty()) return sh_status_string(status);
     // One byte more for the NUL, which std::string holds behind its characters.
     sh_last_error(text.data(), text.size() + 1);
-    for (char& character : text) {
-        if (character == '\n' || character == '\r') {
-            character = ' ';
-        }
-    }
+    for (char& character : text)
+        if (character == '\n' || character == '\r') character = ' ';
     return text;
 }
 
 void check(sh_status status, std::string_view doing) {
-    if (status >= 0) {
-        return;
-    }
+    if (status >= 0) return;
     throw LibraryError(exit_code_of(status), status, fmt::format("{}: {}", doing, library_message(status)));
 }
 

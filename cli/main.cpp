@@ -34,11 +34,8 @@ int report(ExitCode code, std::string_view where, std::string_view message) {
 // memory of a device. /dev/null takes its place: not writable as standard output, so that output fails, but writable as
 // standard error.
 void occupy_standard_streams() {
-    for (const int stream : {0, 1, 2}) {
-        if (fcntl(stream, F_GETFD) == -1) {
-            (void)open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
-        }
-    }
+    for (const int stream : {0, 1, 2})
+        if (fcntl(stream, F_GETFD) == -1) (void)open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
 }
 
 // Runs a subcommand and returns the exit code. Subcommands write their results at the end, so that after an error

@@ -49,17 +49,13 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-ser
 
 std::uint64_t longest(const std::vector<MemoryLine>& lines) {
     std::uint64_t end = 1;
-    for (const MemoryLine& line : lines) {
-        end = std::max(end, line.end_ns);
-    }
+    for (const MemoryLine& line : lines) end = std::max(end, line.end_ns);
     return end;
 }
 
 std::uint64_t highest(const std::vector<MemoryLine>& lines) {
     std::uint64_t peak = 1;
-    for (const MemoryLine& line : lines) {
-        peak = std::max(peak, line.peak_bytes());
-    }
+    for (const MemoryLine& line : lines) peak = std::max(peak, line.peak_bytes());
     return peak;
 }
 
@@ -73,9 +69,8 @@ std::vector<std::uint64_t> sampled(const MemoryLine& line, std::uint64_t range_n
     for (std::size_t i = 0; i < line.points.size(); ++i) {
         const std::uint64_t until = i + 1 < line.points.size() ? line.points[i + 1].ns : line.end_ns;
         const std::size_t last = column(std::max(line.points[i].ns, until > 0 ? until - 1 : 0));
-        for (std::size_t at = column(line.points[i].ns); at <= last; ++at) {
+        for (std::size_t at = column(line.points[i].ns); at <= last; ++at)
             most[at] = std::max(most[at], line.points[i].bytes);
-        }
     }
     return most;
 }
@@ -91,9 +86,7 @@ double byte_step(double peak) {
 
 std::uint64_t MemoryLine::peak_bytes() const {
     std::uint64_t peak = 0;
-    for (const sh_memory_point& point : points) {
-        peak = std::max(peak, point.bytes);
-    }
+    for (const sh_memory_point& point : points) peak = std::max(peak, point.bytes);
     return peak;
 }
 
@@ -110,9 +103,7 @@ std::string memory_text(const std::vector<MemoryLine>& lines, int columns) {
         for (int row = text_rows; row > 0; --row) {
             const double level = static_cast<double>(peak) * (row - 0.5) / text_rows;
             std::string cells;
-            for (const std::uint64_t bar : bars) {
-                cells += static_cast<double>(bar) >= level ? "█" : " ";
-            }
+            for (const std::uint64_t bar : bars) cells += static_cast<double>(bar) >= level ? "█" : " ";
             const std::string mark = row == text_rows ? model::format_bytes(peak)
                                      : row == 1       ? std::string("0 B")
                                                       : std::string();
@@ -156,14 +147,10 @@ std::string memory_picture(const std::vector<MemoryLine>& lines, const std::stri
         const std::string style_class = fmt::format("line{}", i % 3);
         std::vector<Point> points;
         for (const sh_memory_point& point : lines[i].points) {
-            if (!points.empty()) {
-                points.push_back({x(point.ns), points.back().y});
-            }
+            if (!points.empty()) points.push_back({x(point.ns), points.back().y});
             points.push_back({x(point.ns), y(static_cast<double>(point.bytes))});
         }
-        if (!points.empty()) {
-            points.push_back({x(lines[i].end_ns), points.back().y});
-        }
+        if (!points.empty()) points.push_back({x(lines[i].end_ns), points.back().y});
         picture.polyline(points, style_class);
         picture.line({legend, memory_top - 24}, {legend + 26, memory_top - 24}, style_class);
         picture.text({legend + 32, memory_top - 19.5}, "legend", lines[i].name);

@@ -14,9 +14,7 @@ namespace stagehand::cli {
 
 std::vector<std::string> inputs_of(const std::string& named, const model::Model& model) {
     std::vector<std::string> inputs = {named};
-    for (const model::ModelFile& file : model.files) {
-        inputs.push_back(file.path);
-    }
+    for (const model::ModelFile& file : model.files) inputs.push_back(file.path);
     return inputs;
 }
 
@@ -43,9 +41,7 @@ ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
 ModelFiles::~ModelFiles() { close_all(); }
 
 void ModelFiles::close_all() const {
-    for (const int descriptor : descriptors_) {
-        close(descriptor);
-    }
+    for (const int descriptor : descriptors_) close(descriptor);
 }
 
 model::FileStamp ModelFiles::stamp(std::uint32_t file) const {
@@ -64,16 +60,12 @@ void ModelFiles::check_stamps() const {
 
 void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
     const model::ModelFile& known = model_.files[file];
-    if (bytes >= known.bytes) {
-        return;
-    }
+    if (bytes >= known.bytes) return;
     const model::Tensor* cut = nullptr;
-    for (const model::Tensor& tensor : model_.tensors) {
+    for (const model::Tensor& tensor : model_.tensors)
         if (tensor.file == file && tensor.offset + tensor.file_bytes() > bytes &&
-            (cut == nullptr || tensor.offset < cut->offset)) {
+            (cut == nullptr || tensor.offset < cut->offset))
             cut = &tensor;
-        }
-    }
     if (cut != nullptr) {
         throw model::ModelError(
             known.path, fmt::format("tensor {}: data", model::in_quotes(cut->name)),
@@ -104,17 +96,12 @@ void ModelFiles::read(std::uint32_t file, std::uint64_t offset, std::span<std::b
 }
 
 void ModelFiles::check_sizes() const {
-    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
-        check_size(i, stamp(i).bytes);
-    }
+    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) check_size(i, stamp(i).bytes);
 }
 
 bool ModelFiles::changed() const {
-    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
-        if (stamp(i) != model_.files[i].stamp) {
-            return true;
-        }
-    }
+    for (std::uint32_t i = 0; i < descriptors_.size(); ++i)
+        if (stamp(i) != model_.files[i].stamp) return true;
     return false;
 }
 

@@ -37,12 +37,8 @@ Answer read_answer(SocketClient& client, const std::string& path, Clock::time_po
     text.clear();
     while (text.empty() || text.back() != '\n') {
         const Answer answer = client.receive(text, until);
-        if (answer != Answer::given) {
-            return answer;
-        }
-        if (text.size() > longest_answer) {
-            refuse(path, "does not belong to libstagehand: its answer does not end");
-        }
+        if (answer != Answer::given) return answer;
+        if (text.size() > longest_answer) refuse(path, "does not belong to libstagehand: its answer does not end");
     }
     text.pop_back();
     return Answer::given;
@@ -57,9 +53,7 @@ bool is_name_of_monitor(std::string_view name) {
 bool answers(MonitoredProcess& process) {
     try {
         SocketClient client(process.path);
-        if (client.connect(Clock::now()) != Answer::given) {
-            return false;
-        }
+        if (client.connect(Clock::now()) != Answer::given) return false;
         note_peer(client, process);
         return true;
     } catch (const CommandError&) {
@@ -77,9 +71,7 @@ MonitoredProcess only_process() {
         for (const std::string& path : sockets_in(folder, is_name_of_monitor)) {
             MonitoredProcess process;
             process.path = path;
-            if (answers(process)) {
-                found.push_back(process);
-            }
+            if (answers(process)) found.push_back(process);
         }
     }
     if (found.empty()) {
@@ -88,9 +80,8 @@ MonitoredProcess only_process() {
     }
     if (found.size() > 1) {
         std::vector<std::string> names;
-        for (const MonitoredProcess& process : found) {
+        for (const MonitoredProcess& process : found)
             names.push_back(fmt::format("{} ({})", process.pid, model::printable(process.program, 40)));
-        }
         throw CommandError(ExitCode::usage,
                            fmt::format("{} processes answer: {}; name one", found.size(), fmt::join(names, ", ")));
     }
@@ -103,9 +94,7 @@ MonitoredProcess process_of_id(const std::string& id) {
     const std::vector<std::string> folders = folders_for_process(process.pid);
     for (const std::string& folder : folders) {
         process.path = fmt::format("{}/{}{}", folder, process.pid, ending);
-        if (is_socket(process.path)) {
-            return process;
-        }
+        if (is_socket(process.path)) return process;
     }
     throw CommandError(ExitCode::device, fmt::format("process {} does not answer: it has no socket in {}; {}",
                                                      process.pid, fmt::join(folders, " or "), how_to_start));
@@ -114,9 +103,7 @@ MonitoredProcess process_of_id(const std::string& id) {
 }  // namespace
 
 std::string MonitoredProcess::description() const {
-    if (pid == 0) {
-        return model::printable(path, 200);
-    }
+    if (pid == 0) return model::printable(path, 200);
     return program.empty() ? fmt::format("process {}", pid)
                            : fmt::format("process {} ({})", pid, model::printable(program, 40));
 }
@@ -124,12 +111,8 @@ std::string MonitoredProcess::description() const {
 bool MonitoredProcess::lives() const { return is_alive(pid); }
 
 MonitoredProcess find_process(const std::string& wanted) {
-    if (wanted.empty()) {
-        return only_process();
-    }
-    if (is_number(wanted)) {
-        return process_of_id(wanted);
-    }
+    if (wanted.empty()) return only_process();
+    if (is_number(wanted)) return process_of_id(wanted);
     MonitoredProcess process;
     process.path = wanted;
     if (!is_socket(wanted)) {

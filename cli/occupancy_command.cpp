@@ -23,12 +23,8 @@ using Json = nlohmann::ordered_json;
 std::string body_of(const OccupancyOptions& options) {
     // Tags that are in the wanted state already are left out, so that the command may be repeated.
     Json body = {{"if_needed", true}, {"wait_seconds", options.wait_seconds}};
-    if (!options.tags.empty()) {
-        body["tags"] = options.tags;
-    }
-    if (options.drop) {
-        body["stage_to_cpu"] = false;
-    }
+    if (!options.tags.empty()) body["tags"] = options.tags;
+    if (options.drop) body["stage_to_cpu"] = false;
     return body.dump();
 }
 
@@ -45,9 +41,7 @@ Json read(const std::string& path, const ControlAnswer& answer) {
     // A wrong tag or token is a mistake on the command line. Everything else is the process's reason.
     const bool usage = answer.status == 400 || answer.status == 401;
     std::string text = model::printable(body["message"].get<std::string>(), 1000);
-    if (answer.status == 401) {
-        text = "the process wants its token: set STAGEHAND_CONTROL_TOKEN";
-    }
+    if (answer.status == 401) text = "the process wants its token: set STAGEHAND_CONTROL_TOKEN";
     throw CommandError(usage ? ExitCode::usage : ExitCode::failure, text);
 }
 
@@ -65,24 +59,19 @@ std::string summary(const OccupancyOptions& options, const Json& body) {
 }  // namespace
 
 int occupancy_command(const OccupancyOptions& options) {
-    if (!options.process.empty() && !options.socket.empty()) {
+    if (!options.process.empty() && !options.socket.empty())
         throw CommandError(ExitCode::usage, "PROCESS and --socket are both given; give one of them");
-    }
-    if (!options.socket.empty() && !options.device.empty()) {
+    if (!options.socket.empty() && !options.device.empty())
         throw CommandError(ExitCode::usage, "--socket and --device are both given; a socket belongs to one device");
-    }
     catch_interrupts();
     const std::string path = options.socket.empty() ? find_control(options.process, options.device) : options.socket;
     const char* const token = std::getenv("STAGEHAND_CONTROL_TOKEN");
     ControlAnswer answer;
     const char* const target = options.resumes ? "/resume_memory_occupation" : "/release_memory_occupation";
-    if (ask_control(path, target, body_of(options), token ? token : "", answer) == Answer::interrupted) {
+    if (ask_control(path, target, body_of(options), token ? token : "", answer) == Answer::interrupted)
         return static_cast<int>(ExitCode::signalled) + interrupted();
-    }
     const Json body = read(path, answer);
-    if (answer.status != 200) {
-        report_refusal(answer, body);
-    }
+    if (answer.status != 200) report_refusal(answer, body);
     print(fmt::format("{}\n", options.json ? body.dump() : summary(options, body)));
     finish_output();
     return static_cast<int>(ExitCode::success);

@@ -42,9 +42,8 @@ CLI::Option* add_number(CLI::App* app, const std::string& flag, Number& value, N
                         const std::string& called, const std::string& what, const char* type) {
     return add_quantity(app, flag, what, type, [&value, least, largest, called](const std::string& text) {
         const auto number = read_number<Number>(text);
-        if (!number || !(*number >= least && *number <= largest)) {
+        if (!number || !(*number >= least && *number <= largest))
             throw model::QuantityError(fmt::format("{} is not {}", model::in_quotes(text), called));
-        }
         value = *number;
     });
 }

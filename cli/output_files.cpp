@@ -19,9 +19,7 @@ namespace {
 bool is_one_file(const std::string& one, const std::string& other) {
     std::error_code ignored;
     const bool there = std::filesystem::exists(one, ignored);
-    if (there && !std::filesystem::is_regular_file(one, ignored)) {
-        return false;
-    }
+    if (there && !std::filesystem::is_regular_file(one, ignored)) return false;
     return there ? std::filesystem::equivalent(one, other, ignored)
                  : std::filesystem::absolute(one, ignored).lexically_normal() ==
                        std::filesystem::absolute(other, ignored).lexically_normal();
@@ -35,9 +33,7 @@ std::string name_of(const OutputFile& output) {
 
 void check_outputs(std::initializer_list<OutputFile> outputs, const std::vector<std::string>& inputs) {
     for (const OutputFile* output = outputs.begin(); output != outputs.end(); ++output) {
-        if (output->path.empty()) {
-            continue;
-        }
+        if (output->path.empty()) continue;
         for (const std::string& input : inputs) {
             if (is_one_file(output->path, input)) {
                 throw CommandError(ExitCode::usage, fmt::format("{} would replace {}, which this command reads",
@@ -58,14 +54,10 @@ void write_file(const OutputFile& output, const std::string& text) {
         throw CommandError(ExitCode::output, fmt::format("{}: {}", name_of(output), std::strerror(error)));
     };
     std::FILE* const file = std::fopen(output.path.c_str(), "we");
-    if (file == nullptr) {
-        fail(errno);
-    }
+    if (file == nullptr) fail(errno);
     const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
     const int error = errno;
-    if (std::fclose(file) != 0 || !written) {
-        fail(written ? errno : error);
-    }
+    if (std::fclose(file) != 0 || !written) fail(written ? errno : error);
 }
 
 }  // namespace stagehand::cli

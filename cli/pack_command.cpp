@@ -103,9 +103,7 @@ public:
     const std::string& finish() {
         Json metadata = Json::object();
         metadata[std::string(model::packed_key)] = model::description_of(packed_);
-        for (const auto& [key, value] : from_.metadata().items()) {
-            metadata[key] = value;
-        }
+        for (const auto& [key, value] : from_.metadata().items()) metadata[key] = value;
         writer_.finish(metadata);
         return writer_.unfinished();
     }
@@ -150,9 +148,7 @@ std::vector<PackedRow> by_dtype(const std::vector<PackedRow>& tensors) {
         row.add(tensor);
     }
     std::vector<PackedRow> result;
-    for (auto& [dtype, row] : rows) {
-        result.push_back(std::move(row));
-    }
+    for (auto& [dtype, row] : rows) result.push_back(std::move(row));
     return result;
 }
 
@@ -166,9 +162,7 @@ std::string table_of(const std::vector<PackedRow>& rows, const PackedRow& all, b
                    model::format_bytes(row.bytes), model::format_bytes(row.packed_bytes),
                    fmt::format("{:.4f}", row.ratio())});
     };
-    for (const PackedRow& row : rows) {
-        add(row);
-    }
+    for (const PackedRow& row : rows) add(row);
     table.rule();
     PackedRow sum = all;
     sum.name = "all";
@@ -196,12 +190,9 @@ struct PackedFiles {
 };
 
 void check_plain(const TensorFile& file, const Shard& shard) {
-    if (file.is_packed()) {
-        throw model::ModelError(shard.from, "metadata", "says that the tensors are packed already");
-    }
-    if (file.is_at(shard.to)) {
+    if (file.is_packed()) throw model::ModelError(shard.from, "metadata", "says that the tensors are packed already");
+    if (file.is_at(shard.to))
         throw CommandError(ExitCode::usage, fmt::format("{} is MODEL itself", model::printable(shard.to)));
-    }
 }
 
 void pack_shard(const Shard& shard, const PackOptions& options, Progress& progress, PackedFiles& packed) {
@@ -218,9 +209,7 @@ void pack_shard(const Shard& shard, const PackOptions& options, Progress& progre
     }
     const std::string unfinished = packing.finish();
     packed.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    if (options.verify) {
-        verify(file, unfinished, progress);
-    }
+    if (options.verify) verify(file, unfinished, progress);
     packing.publish();
 }
 
@@ -229,15 +218,11 @@ void pack_shard(const Shard& shard, const PackOptions& options, Progress& progre
 int pack_command(const PackOptions& options) {
     catch_interrupts();
     const Shards shards(options.model, options.output);
-    for (const Shard& shard : shards.files()) {
-        check_plain(TensorFile(shard.from), shard);  // before anything is written
-    }
+    for (const Shard& shard : shards.files()) check_plain(TensorFile(shard.from), shard);  // before anything is written
     shards.begin();
     Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     PackedFiles packed;
-    for (const Shard& shard : shards.files()) {
-        pack_shard(shard, options, progress, packed);
-    }
+    for (const Shard& shard : shards.files()) pack_shard(shard, options, progress, packed);
     shards.finish();
     progress.clear();
     const auto& [tensors, all, seconds] = packed;
@@ -247,9 +232,7 @@ int pack_command(const PackOptions& options) {
                      {"ratio", all.ratio()},    {"packed_tensors", all.packed},
                      {"seconds", seconds},      {"verified", options.verify},
                      {"tensors", Json::array()}};
-        for (const PackedRow& row : tensors) {
-            json["tensors"].push_back(json_of(row));
-        }
+        for (const PackedRow& row : tensors) json["tensors"].push_back(json_of(row));
         print(to_text(json));
     } else {
         print(table_of(options.all_tensors ? tensors : by_dtype(tensors), all, options.all_tensors));

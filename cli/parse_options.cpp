@@ -30,11 +30,10 @@ void add_device_options(CLI::App* app, std::string& device, std::string& backend
            [&backend_options](const std::vector<std::string>& entries) {
                for (const std::string& entry : entries) {
                    const auto equals = entry.find('=');
-                   if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos) {
+                   if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos)
                        throw CLI::ValidationError(
                            "--device-option", fmt::format("{} is not of the form KEY=VALUE, such as bandwidth=2GB/s",
                                                           model::in_quotes(entry)));
-                   }
                    backend_options += (backend_options.empty() ? "" : ";") + entry;
                }
            },
@@ -62,12 +61,11 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
     app->add_option_function<std::string>(
            "--order",
            [&options](const std::string& text) {
-               if (text != to_string(Order::forward) && text != to_string(Order::forward_backward)) {
+               if (text != to_string(Order::forward) && text != to_string(Order::forward_backward))
                    throw CLI::ValidationError(
                        "--order",
                        one_line(fmt::format("{} is not an order; the orders are forward and forward-backward",
                                             model::in_quotes(text))));
-               }
                options.order = text == to_string(Order::forward) ? Order::forward : Order::forward_backward;
            },
            "The order in which a step uses the blocks: forward, or forward-backward")
@@ -107,25 +105,15 @@ std::vector<KindOption> parse_kinds(const std::string& text) {
         kind.name = item.substr(0, equals);
         const bool named = equals != std::string::npos && !kind.name.empty() && kind.name.size() < 64;
         kind.compute_ms = named ? read_number<double>(item.substr(equals + 1, colon - equals - 1)).value_or(-1) : -1;
-        if (!(kind.compute_ms >= 0 && kind.compute_ms <= 1e9)) {
+        if (!(kind.compute_ms >= 0 && kind.compute_ms <= 1e9))
             refuse(item, "is not a kind of step, such as decode=12 (milliseconds) or decode=12:100 (steps in a row)");
-        }
-        if (colon != std::string::npos) {
-            kind.steps = read_number<std::uint32_t>(item.substr(colon + 1)).value_or(0);
-        }
-        if (kind.steps < 1 || kind.steps > 1000) {
-            refuse(item, "does not end with a number of steps from 1 to 1000");
-        }
-        for (const KindOption& other : kinds) {
-            if (other.name == kind.name) {
-                refuse(item, "names a kind for the second time");
-            }
-        }
+        if (colon != std::string::npos) kind.steps = read_number<std::uint32_t>(item.substr(colon + 1)).value_or(0);
+        if (kind.steps < 1 || kind.steps > 1000) refuse(item, "does not end with a number of steps from 1 to 1000");
+        for (const KindOption& other : kinds)
+            if (other.name == kind.name) refuse(item, "names a kind for the second time");
         kinds.push_back(kind);
     }
-    if (kinds.size() > 8) {
-        refuse(text, "has more than 8 kinds");
-    }
+    if (kinds.size() > 8) refuse(text, "has more than 8 kinds");
     return kinds;
 }
 
@@ -278,9 +266,7 @@ void add_occupancy_options(CLI::App* app, OccupancyOptions& options) {
     app->add_option("--device", options.device, "The device, if the process serves several")->type_name("D");
     app->add_option("--socket", options.socket, "The path of the control's socket, instead of PROCESS")
         ->type_name("PATH");
-    if (!options.resumes) {
-        add_flag(app, "--drop", options.drop, "Keep no contents: they are lost");
-    }
+    if (!options.resumes) add_flag(app, "--drop", options.drop, "Keep no contents: they are lost");
     add_number(app, "--wait", options.wait_seconds, 0.0, 3600.0, "a number of seconds from 0 to 3600",
                "Seconds to wait for other calls that stand in the way", "T")
         ->default_str("5");
@@ -316,9 +302,8 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     if (!arguments.empty() && arguments.front() == "help") {
         arguments.erase(arguments.begin());
-        if (!arguments.empty() && (arguments.front() == "help" || arguments.front().starts_with("-"))) {
+        if (!arguments.empty() && (arguments.front() == "help" || arguments.front().starts_with("-")))
             arguments.clear();
-        }
         arguments.emplace_back("--help");
     }
     return arguments;
@@ -390,13 +375,12 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
             app.exit(error);
             return Outcome::answered;
         }
-        if (!chosen.empty()) {
+        if (!chosen.empty())
             problem_ = one_line(problem_of(error, *chosen.front()));
-        } else if (first.empty()) {
+        else if (first.empty())
             problem_ = fmt::format("a subcommand is required; the subcommands are {}", subcommand_names);
-        } else {
+        else
             problem_ = one_line(problem_of(error, app));
-        }
         return Outcome::refused;
     }
     return outcome_of(app.get_subcommands().front()->get_name());

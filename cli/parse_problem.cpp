@@ -16,11 +16,10 @@ namespace {
 // The option's description as the second half of a sentence.
 std::string in_sentence(const CLI::Option& option) {
     std::string text = option.get_description();
-    if (text.size() > 1 && text[1] >= 'a' && text[1] <= 'z') {
+    if (text.size() > 1 && text[1] >= 'a' && text[1] <= 'z')
         text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-    } else if (text.starts_with("A ")) {
+    else if (text.starts_with("A "))
         text[0] = 'a';
-    }
     return text;
 }
 
@@ -52,13 +51,11 @@ std::string unexpected_arguments(const CLI::App& app) {
                                      [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
     std::vector<std::string> options;
     std::string positional = "no arguments besides options";
-    for (const CLI::Option* known : app.get_options()) {
-        if (known->get_positional()) {
+    for (const CLI::Option* known : app.get_options())
+        if (known->get_positional())
             positional = "only one " + known->get_name();
-        } else {
+        else
             options.push_back(known->get_name());
-        }
-    }
     if (option != left.end()) {
         return fmt::format("{} has no option {}; its options are {}", command, model::in_quotes(*option),
                            fmt::join(options, ", "));
@@ -72,19 +69,12 @@ std::string unexpected_arguments(const CLI::App& app) {
 std::string problem_of(const CLI::ParseError& error, const CLI::App& app) {
     const std::string message = error.what();
     const std::string kind = error.get_name();
-    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-        return unexpected_arguments(app);
-    }
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return unexpected_arguments(app);
     const CLI::Option* option = kind == "ValidationError" ? nullptr : option_in(app, message);
-    if (option == nullptr) {
-        return message;
-    }
-    if (kind == "RequiredError") {
-        return fmt::format("{} is required: {}", usage_of(*option), in_sentence(*option));
-    }
-    if (option->get_expected_max() == 0) {
+    if (option == nullptr) return message;
+    if (kind == "RequiredError") return fmt::format("{} is required: {}", usage_of(*option), in_sentence(*option));
+    if (option->get_expected_max() == 0)
         return fmt::format("{} takes no value; give {} alone or leave it out", option->get_name(), option->get_name());
-    }
     if (message.ends_with("missing")) {
         return fmt::format("{} has no value; write {}: {}", option->get_name(), usage_of(*option),
                            in_sentence(*option));

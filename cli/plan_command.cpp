@@ -33,9 +33,7 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
 }  // namespace
 
 int plan_command(const PlanOptions& options) {
-    if (options.is_training) {
-        return training_command(options);
-    }
+    if (options.is_training) return training_command(options);
     model::Model model = read_model(options);
     check_outputs({{"--svg ", options.svg}}, inputs_of(options.model, model));
     PlanReport report;
@@ -50,30 +48,21 @@ int plan_command(const PlanOptions& options) {
     if (table.is_packed() && options.kinds.empty()) {
         packed.emplace(table.model);
         measure_unpacking(options, table, *packed, report.target);
-        if (report.target.unpack_bytes_per_second == 0) {
+        if (report.target.unpack_bytes_per_second == 0)
             packed.reset();
-        } else {
+        else
             report.plain = Planner(report.target, table, options).plan();
-        }
     }
     Planner planner(report.target, table, options, packed ? &*packed : nullptr);
     report.page_bytes = planner.page_bytes();
-    if (!options.kinds.empty()) {
-        report.kinds = planner.plan_kinds();
-    }
+    if (!options.kinds.empty()) report.kinds = planner.plan_kinds();
     report.plan = planner.plan();
-    if (table.is_packed() && options.kinds.empty() && !report.plain) {
-        report.plain = report.plan;
-    }
+    if (table.is_packed() && options.kinds.empty() && !report.plain) report.plain = report.plan;
     report.compute_ms = options.kinds.empty() ? options.compute_ms : static_cast<double>(report.plan.compute_ns) / 1e6;
     report.parts = planner.block_parts();
     report.smallest_budget_block = planner.block_name(report.plan.smallest_budget_block);
-    if (options.curve || !options.svg.empty()) {
-        add_curve(planner, options.json, table, report);
-    }
-    if (!options.svg.empty()) {
-        write_file({"--svg ", options.svg}, curve_picture(report.curve));
-    }
+    if (options.curve || !options.svg.empty()) add_curve(planner, options.json, table, report);
+    if (!options.svg.empty()) write_file({"--svg ", options.svg}, curve_picture(report.curve));
     print(options.json ? json_text(report, table) : table_text(report, table, options.all_blocks, terminal_of(stdout)));
     finish_output();
     return 0;

@@ -64,9 +64,7 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
                           table.blocks[i].unordered == table.blocks[i - 1].unordered &&
                           family(table.blocks[i].name) == family(table.blocks[i - 1].name) &&
                           result.back().takes(part, table.blocks[i].bytes, report.page_bytes);
-        if (!like) {
-            result.push_back({i, i, part, part, 0});
-        }
+        if (!like) result.push_back({i, i, part, part, 0});
         result.back().add(part);
     }
     return result;
@@ -180,9 +178,8 @@ void add_memory_facts(const PlanReport& report, const BlockTable& table, Facts& 
                   fmt::format("shared by {} outside the order, {} together", counted(table.unordered_blocks, "block"),
                               bytes(table.unordered_bytes)));
     }
-    if (plan.padding_bytes > 0) {
+    if (plan.padding_bytes > 0)
         facts.add("padding", bytes(plan.padding_bytes), "bytes in the pages of the blocks that no block covers");
-    }
 }
 
 void add_time_facts(const PlanReport& report, Facts& facts) {
@@ -301,15 +298,9 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"unordered_block_bytes", table.unordered_bytes},
         {"expert_tensors", expert_names(table.model).count},
     };
-    if (report.plain) {
-        json["packed"] = packed_json(report, table);
-    }
-    if (!report.kinds.empty()) {
-        json["kinds"] = kinds_json(report.kinds);
-    }
-    if (!report.curve.points.empty()) {
-        json["curve"] = curve_json(report.curve);
-    }
+    if (report.plain) json["packed"] = packed_json(report, table);
+    if (!report.kinds.empty()) json["kinds"] = kinds_json(report.kinds);
+    if (!report.curve.points.empty()) json["curve"] = curve_json(report.curve);
     Json list = Json::array();
     for (std::size_t i = 0; i < table.blocks.size(); ++i) {
         list.push_back({{"name", table.blocks[i].name},
@@ -324,19 +315,12 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
 
 std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
     std::string text = blocks_text(report, table, all_blocks, terminal) + "\n";
-    if (!report.kinds.empty()) {
-        text += kinds_text(report, terminal) + "\n";
-    }
-    if (!report.curve.points.empty()) {
-        text += curve_text(report, terminal) + "\n";
-    }
+    if (!report.kinds.empty()) text += kinds_text(report, terminal) + "\n";
+    if (!report.curve.points.empty()) text += curve_text(report, terminal) + "\n";
     text += facts_text(report, table, terminal);
-    if (table.unordered_blocks > 0) {
+    if (table.unordered_blocks > 0)
         text += "\nThe bytes copied, the step time and the bound do not count loads of the unordered blocks.\n";
-    }
-    if (const std::string note = experts_note(table); !note.empty()) {
-        text += "\n" + note;
-    }
+    if (const std::string note = experts_note(table); !note.empty()) text += "\n" + note;
     return text;
 }
 

@@ -17,9 +17,7 @@ namespace {
 bool is_simulation(const std::string& device) { return device == "sim" || device.starts_with("sim:"); }
 
 std::string simulation_options(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
-    if (is_simulation(options.device)) {
-        return options.backend_options;
-    }
+    if (is_simulation(options.device)) return options.backend_options;
     // Room for any budget that a plan may be asked for. The blocks together have at most 2^62 bytes, but a budget may
     // have up to 2^64 - 1.
     constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2;
@@ -28,9 +26,7 @@ std::string simulation_options(const PlanTarget& target, const BlockTable& table
         2 * (std::min(std::max(table.block_bytes, target.budget_bytes), most - spare) + spare);
     std::string result = fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
                                      target.link_bytes_per_second, capacity);
-    if (target.unpack_bytes_per_second != 0) {
-        result += fmt::format(";unpack_speed={}", target.unpack_bytes_per_second);
-    }
+    if (target.unpack_bytes_per_second != 0) result += fmt::format(";unpack_speed={}", target.unpack_bytes_per_second);
     return result;
 }
 
@@ -108,11 +104,8 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     runtime_ = create_runtime(device_.get(), "stagehand plan");
     blocks_ = register_blocks(runtime_.get(), table, packed);
     std::vector<sh_use> uses = schedule(order, blocks_);
-    if (!options.kinds.empty()) {  // their times are measured
-        for (sh_use& use : uses) {
-            use.compute_ns = 0;
-        }
-    }
+    if (!options.kinds.empty())  // their times are measured
+        for (sh_use& use : uses) use.compute_ns = 0;
     check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), "the order of use");
 }
 

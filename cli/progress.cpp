@@ -22,9 +22,7 @@ constexpr std::size_t narrowest_bar = 8;
 std::string leading_parts(std::string what, std::size_t width) {
     while (display_width(what) > width) {
         const std::size_t comma = what.rfind(", ");
-        if (comma == std::string::npos) {
-            return {};
-        }
+        if (comma == std::string::npos) return {};
         what.erase(comma);
     }
     return what;
@@ -50,16 +48,12 @@ void Progress::begin(std::string name, std::uint64_t steps, std::uint64_t parts)
 }
 
 void Progress::part(std::uint64_t step, std::uint64_t part) {
-    if (bar_ && std::chrono::steady_clock::now() - drawn_at_ >= redraw_every) {
-        draw(step, part);
-    }
+    if (bar_ && std::chrono::steady_clock::now() - drawn_at_ >= redraw_every) draw(step, part);
 }
 
 void Progress::step(std::uint64_t step, const std::string& what) {
     last_ = what;
-    if (bar_) {
-        part(step + 1, 0);
-    }
+    if (bar_) part(step + 1, 0);
     if (lines_) {
         const std::uint64_t every = (steps_ + most_lines - 1) / most_lines;
         if (step == 0 || step + 1 == steps_ || (step + 1) % every == 0) {
@@ -92,9 +86,7 @@ void Progress::draw(std::uint64_t step, std::uint64_t part) {
     std::string what;
     std::size_t used = display_width(name) + display_width(count);
     const std::size_t narrow = used + narrowest_bar + 1;
-    if (!last_.empty() && narrow + 2 < columns) {
-        what = leading_parts(last_, columns - narrow - 2);
-    }
+    if (!last_.empty() && narrow + 2 < columns) what = leading_parts(last_, columns - narrow - 2);
     if (!what.empty()) {
         what.insert(0, "  ");
         used += display_width(what);
@@ -107,9 +99,7 @@ void Progress::draw(std::uint64_t step, std::uint64_t part) {
     if (columns >= used + narrowest_bar + 1) {
         const std::size_t width = std::min(columns - used - 1, widest_bar);
         const auto filled = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(width));
-        for (std::size_t i = 0; i < width; ++i) {
-            bar += i < filled ? "█" : "·";
-        }
+        for (std::size_t i = 0; i < width; ++i) bar += i < filled ? "█" : "·";
         bar += " ";
     }
     const std::string line = name + bar + count + what;

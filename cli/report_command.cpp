@@ -59,9 +59,7 @@ int report_command(const ReportOptions& options) {
     check_reports_are_built();
     check_outputs({{"", options.output}}, options.files);
     std::vector<ReportedRun> runs = read_runs(options.files);
-    if (!options.label.empty()) {
-        runs.front().run.label = options.label;
-    }
+    if (!options.label.empty()) runs.front().run.label = options.label;
     Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     progress.begin("planning", runs.size(), 1);
     for (std::size_t i = 0; i < runs.size(); ++i) {

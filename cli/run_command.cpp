@@ -38,14 +38,10 @@ namespace {
 class Trace {
 public:
     explicit Trace(const std::string& path) : on_(!path.empty()) {
-        if (on_) {
-            check(sh_trace_start(path.c_str()), fmt::format("--trace {}", model::printable(path)));
-        }
+        if (on_) check(sh_trace_start(path.c_str()), fmt::format("--trace {}", model::printable(path)));
     }
     ~Trace() {
-        if (on_) {
-            sh_trace_stop();
-        }
+        if (on_) sh_trace_stop();
     }
     Trace(const Trace&) = delete;
     Trace& operator=(const Trace&) = delete;
@@ -66,9 +62,7 @@ private:
 class ReportFiles {
 public:
     explicit ReportFiles(RunOptions& options) {
-        if (options.report.empty()) {
-            return;
-        }
+        if (options.report.empty()) return;
         check_reports_are_built();
         check_output(options.report);
         const char* const parent = std::getenv("TMPDIR");
@@ -100,9 +94,7 @@ private:
         std::fclose(file);
     }
     void take(std::string& path, const char* name) const {
-        if (path.empty()) {
-            path = folder_ + name;
-        }
+        if (path.empty()) path = folder_ + name;
     }
 
     std::string folder_;
@@ -131,9 +123,8 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
             ExitCode::usage,
             fmt::format("--verify: device {} is a simulation, whose blocks have no contents", report.device));
     }
-    if (const std::optional<CopySpeed> speed = measure_copy_speed(device.get())) {
+    if (const std::optional<CopySpeed> speed = measure_copy_speed(device.get()))
         report.measured_bytes_per_second = speed->to_device_bytes_per_second;
-    }
     device.reset();
     request.name = report.device;
     request.helpers = options.helpers;
@@ -163,9 +154,7 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
     for (std::uint64_t step = 0; step < options.steps; ++step) {
         const bool complete =
             session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(step, use); });
-        if (!complete) {
-            break;
-        }
+        if (!complete) break;
         std::uint64_t end = device_clock_ns(device);
         if (step + 1 == options.steps) {
             check(sh_runtime_synchronize(session.runtime()), "streaming");
@@ -192,10 +181,9 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
 void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace, Progress& progress,
             RunReport& report) {
     const auto telemetry = [&](const char* path) {
-        if (!options.telemetry.empty()) {
+        if (!options.telemetry.empty())
             check(sh_telemetry_open(session.runtime(), path),
                   fmt::format("--telemetry {}", model::printable(options.telemetry)));
-        }
     };
     // Opened before anything is loaded, so that a mistake is reported at once. Opened again after loading, so that only
     // timed steps have a line.
@@ -225,9 +213,8 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
             report.verified_blocks += state == Seen::no ? 1 : 0;
             if (!equal && state != Seen::different) {
                 ++different;
-                if (report.first_mismatch.empty()) {
+                if (report.first_mismatch.empty())
                     report.first_mismatch = fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
-                }
             }
             state = equal && state != Seen::different ? Seen::equal : Seen::different;
         });
@@ -250,9 +237,8 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
     report.plan = session.plan();
     report.model_bytes = report.plan.model_bytes;
     // With helpers, the bound counts with all links.
-    if (report.measured_bytes_per_second <= 0 || !options.helpers.empty()) {
+    if (report.measured_bytes_per_second <= 0 || !options.helpers.empty())
         report.measured_bytes_per_second = static_cast<double>(report.plan.link_bytes_per_second);
-    }
     if (!options.json && !options.quiet) {
         print(legible(terminal_of(stdout), opening_line(report, table, memory)));
         finish_output();
@@ -262,14 +248,11 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
                       : options.json ? ProgressStyle::bar_only
                                      : ProgressStyle::automatic);
     stream(options, device, session, trace, progress, report);
-    if (options.verify) {
-        verify_steps(table, files, device, session, progress, report);
-    }
+    if (options.verify) verify_steps(table, files, device, session, progress, report);
     report.peak_device_bytes = device_memory(device).peak_bytes;
     report.signal = interrupted();
-    if (report.mismatched_blocks > 0 && files.changed()) {
+    if (report.mismatched_blocks > 0 && files.changed())
         report.first_mismatch += "; the file has been changed since it was opened";
-    }
 }
 
 }  // namespace

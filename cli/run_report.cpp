@@ -15,15 +15,9 @@ namespace {
 
 double median(const std::vector<StepMeasure>& steps, double StepMeasure::*member) {
     std::vector<double> values;
-    for (const StepMeasure& step : steps) {
-        values.push_back(step.*member);
-    }
-    if (values.size() > 1) {
-        values.erase(values.begin());
-    }
-    if (values.empty()) {
-        return 0;
-    }
+    for (const StepMeasure& step : steps) values.push_back(step.*member);
+    if (values.size() > 1) values.erase(values.begin());
+    if (values.empty()) return 0;
     std::sort(values.begin(), values.end());
     const std::size_t middle = values.size() / 2;
     return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
@@ -31,9 +25,7 @@ double median(const std::vector<StepMeasure>& steps, double StepMeasure::*member
 
 std::uint64_t total(const std::vector<StepMeasure>& steps, std::uint64_t StepMeasure::*member) {
     std::uint64_t sum = 0;
-    for (const StepMeasure& step : steps) {
-        sum += step.*member;
-    }
+    for (const StepMeasure& step : steps) sum += step.*member;
     return sum;
 }
 
@@ -143,18 +135,16 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
         bound += report.faster_in_steps() ? ", at the speed of the link in the steps"
                                           : ", at the measured speed of the link";
     }
-    if (report.bound_ms() > 0) {
+    if (report.bound_ms() > 0)
         bound += fmt::format(": the step time is {}", ratio_text(report.step_ms(), report.bound_ms()));
-    }
     facts.add("bound", time_text(report.bound_ms()), bound);
     if (report.faster_in_steps()) {
         facts.add("", "",
                   fmt::format("The link was faster in the steps than before them, when {} were measured.",
                               model::format_rate(report.measured_bytes_per_second)));
     }
-    if (!report.steps.empty() && is_below(report.step_ms(), report.bound_ms())) {
+    if (!report.steps.empty() && is_below(report.step_ms(), report.bound_ms()))
         facts.add("", "", "The only step began with a full ring, so it is shorter than one of many steps can be.");
-    }
     if (excess == 0) {
         facts.add("copied a step", bytes(report.bytes_per_step()), "the whole model is resident");
     } else {
@@ -180,9 +170,7 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
               fmt::format("of {}; {} of the hits in time", counted(report.hits() + report.misses(), "acquire"),
                           count_text(report.in_time())));
     facts.add("stalls", time_text(report.stall_ms()), "per step, of the calling thread");
-    if (report.verify) {
-        add_verification(facts, report);
-    }
+    if (report.verify) add_verification(facts, report);
     return facts.text(terminal);
 }
 

@@ -44,9 +44,7 @@ Screen::Screen() {
 Screen::~Screen() {
     std::fputs(leave, stdout);
     std::fflush(stdout);
-    if (keys_) {
-        tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
-    }
+    if (keys_) tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
 }
 
 void Screen::show(const std::string& text) {
@@ -70,14 +68,10 @@ bool Screen::wait_for_quit(std::chrono::nanoseconds time) {
     while (interrupted() == 0) {
         const auto left =
             std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
-        if (left <= 0) {
-            return false;
-        }
+        if (left <= 0) return false;
         pollfd polled = {keys_ ? STDIN_FILENO : -1, POLLIN, 0};
         // Waits in short slices, because a signal may come just before the wait.
-        if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) <= 0) {
-            continue;
-        }
+        if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) <= 0) continue;
         char key = 0;
         if (read(STDIN_FILENO, &key, 1) != 1) {
             keys_ = false;  // the input has ended; poll() would report that without waiting
@@ -97,9 +91,7 @@ std::string cut(const std::string& text, std::size_t columns, std::size_t lines)
     for (const char byte : text) {
         if (byte == '\n') {
             column = 0;
-            if (++line == lines) {
-                break;
-            }
+            if (++line == lines) break;
             result += byte;
         } else if (escape || byte == '\033') {
             // "ESC [ ... letter"
@@ -108,9 +100,7 @@ std::string cut(const std::string& text, std::size_t columns, std::size_t lines)
         } else {
             const bool begins = (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
             column += begins ? 1 : 0;
-            if (column <= columns) {
-                result += byte;
-            }
+            if (column <= columns) result += byte;
         }
     }
     return result;

@@ -42,9 +42,7 @@ std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& tab
             segments.push_back(segment_without_contents(block.bytes));
             continue;
         }
-        for (const model::Segment& segment : block.segments) {
-            segments.push_back(segment_of(segment, *files));
-        }
+        for (const model::Segment& segment : block.segments) segments.push_back(segment_of(segment, *files));
     }
     first.push_back(segments.size());
 
@@ -103,21 +101,15 @@ bool StreamingSession::step(const Visit& visit) {
         const StepUse& use = uses_[i];
         const sh_block block = blocks_[use.block];
         sh_view view = SH_VIEW_INIT;
-        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0) {
+        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0)
             fail(status, use.block);
-        }
-        if (use.compute_ns > 0) {
-            compute_.compute(use.compute_ns);
-        }
+        if (use.compute_ns > 0) compute_.compute(use.compute_ns);
         visit(i, use, block);
-        if (const sh_status status = sh_release(runtime_.get(), block, compute_.handle()); status < 0) {
+        if (const sh_status status = sh_release(runtime_.get(), block, compute_.handle()); status < 0)
             fail(status, use.block);
-        }
     }
     if (const sh_status status = sh_step_end(runtime_.get()); status < 0) {
-        if (status == SH_ERROR_SOURCE) {
-            files_.check_sizes();
-        }
+        if (status == SH_ERROR_SOURCE) files_.check_sizes();
         check(status, "cannot end a step");  // the error is not about one block
     }
     compute_.synchronize();

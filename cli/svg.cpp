@@ -24,9 +24,7 @@ std::string escaped(std::string_view text) {
                 result += "&quot;";
                 break;
             default:
-                if (static_cast<unsigned char>(character) >= 0x20) {
-                    result += character;
-                }
+                if (static_cast<unsigned char>(character) >= 0x20) result += character;
         }
     }
     return result;
@@ -34,9 +32,7 @@ std::string escaped(std::string_view text) {
 
 std::string listed(const std::vector<Point>& points) {
     std::string text;
-    for (const Point& point : points) {
-        text += fmt::format("{}{:.1f},{:.1f}", text.empty() ? "" : " ", point.x, point.y);
-    }
+    for (const Point& point : points) text += fmt::format("{}{:.1f},{:.1f}", text.empty() ? "" : " ", point.x, point.y);
     return text;
 }
 

@@ -24,18 +24,14 @@ std::size_t display_width(const std::string& text) {
 
 std::string padded(const std::string& text, std::size_t width, Align align) {
     const std::size_t used = display_width(text);
-    if (used >= width) {
-        return text;
-    }
+    if (used >= width) return text;
     const std::string space(width - used, ' ');
     return align == Align::left ? text + space : space + text;
 }
 
 std::string shortened(const std::string& text, std::size_t width) {
     const std::size_t used = display_width(text);
-    if (used <= width || width < 3) {
-        return text;
-    }
+    if (used <= width || width < 3) return text;
     // Names differ most at their ends, so one third of the result is the beginning and two thirds are the end.
     const std::size_t front = (width - 1) / 3;
     const std::size_t back = width - 1 - front;
@@ -44,11 +40,10 @@ std::string shortened(const std::string& text, std::size_t width) {
     std::size_t character = 0;
     for (const char byte : text) {
         character += begins_character(byte) ? 1 : 0;
-        if (character <= front) {
+        if (character <= front)
             head += byte;
-        } else if (character > used - back) {
+        else if (character > used - back)
             tail += byte;
-        }
     }
     return head + "…" + tail;
 }
@@ -77,25 +72,16 @@ std::string Table::text(const Terminal& terminal) const {
         titles.push_back(column.title);
         widths.push_back(display_width(column.title));
     }
-    for (const Row& row : rows_) {
-        for (std::size_t i = 0; i < row.cells.size(); ++i) {
-            widths[i] = std::max(widths[i], display_width(row.cells[i]));
-        }
-    }
+    for (const Row& row : rows_)
+        for (std::size_t i = 0; i < row.cells.size(); ++i) widths[i] = std::max(widths[i], display_width(row.cells[i]));
     std::size_t width = 0;
-    for (const std::size_t column : widths) {
-        width += column + 2;
-    }
+    for (const std::size_t column : widths) width += column + 2;
     std::string rule;
-    for (std::size_t i = 2; i < width; ++i) {
-        rule += "─";
-    }
+    for (std::size_t i = 2; i < width; ++i) rule += "─";
     rule = inked(terminal, Ink::dim, rule) + "\n";
 
     std::string text = line(terminal, titles, widths, Ink::bold) + rule;
-    for (const Row& row : rows_) {
-        text += row.rule ? rule : line(terminal, row.cells, widths, Ink::plain);
-    }
+    for (const Row& row : rows_) text += row.rule ? rule : line(terminal, row.cells, widths, Ink::plain);
     return legible(terminal, text);
 }
 
@@ -114,9 +100,7 @@ std::string Facts::text(const Terminal& terminal) const {
     for (const Fact& fact : facts_) {
         const std::string figure = padded(fact.figure, fact.remark.empty() ? 0 : figures, Align::left);
         text += "  " + padded(fact.label, labels, Align::left) + "  " + inked(terminal, fact.ink, figure);
-        if (!fact.remark.empty()) {
-            text += "  " + inked(terminal, Ink::dim, fact.remark);
-        }
+        if (!fact.remark.empty()) text += "  " + inked(terminal, Ink::dim, fact.remark);
         text += "\n";
     }
     return legible(terminal, text);

@@ -42,17 +42,13 @@ Terminal terminal_of(std::FILE* stream) {
         terminal.redraws = kind != nullptr && std::strcmp(kind, "dumb") != 0;
         terminal.colour = terminal.redraws && (no_colour == nullptr || *no_colour == '\0');
         winsize size = {};
-        if (ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-            terminal.columns = size.ws_col;
-        }
+        if (ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.columns = size.ws_col;
     }
     return terminal;
 }
 
 std::string inked(const Terminal& terminal, Ink ink, std::string_view text) {
-    if (!terminal.colour || ink == Ink::plain) {
-        return std::string(text);
-    }
+    if (!terminal.colour || ink == Ink::plain) return std::string(text);
     std::string_view code;
     switch (ink) {
         case Ink::bold:
@@ -73,9 +69,7 @@ std::string inked(const Terminal& terminal, Ink ink, std::string_view text) {
 
 std::string legible(const Terminal& terminal, std::string_view text) {
     std::string result(text);
-    if (terminal.unicode) {
-        return result;
-    }
+    if (terminal.unicode) return result;
     // Each replacement has the same width, so that tables stay aligned.
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> signs = {{
         {"×", "x"},
@@ -86,24 +80,18 @@ std::string legible(const Terminal& terminal, std::string_view text) {
         {"█", "#"},
         {"·", "."},
     }};
-    for (const auto& [from, to] : signs) {
-        for (std::size_t at = result.find(from); at != std::string::npos; at = result.find(from, at + 1)) {
+    for (const auto& [from, to] : signs)
+        for (std::size_t at = result.find(from); at != std::string::npos; at = result.find(from, at + 1))
             result.replace(at, from.size(), to);
-        }
-    }
     return result;
 }
 
 void print(std::string_view text) {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-        output_failed();
-    }
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_failed();
 }
 
 void finish_output() {
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-        output_failed();
-    }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) output_failed();
 }
 
 }  // namespace stagehand::cli

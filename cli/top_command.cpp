@@ -27,9 +27,7 @@ using Clock = std::chrono::steady_clock;
 class Top {
 public:
     Top(const TopOptions& options, MonitoredProcess process) : options_(options), process_(std::move(process)) {
-        if (!options_.once && !options_.json && Screen::possible()) {
-            screen_ = std::make_unique<Screen>();
-        }
+        if (!options_.once && !options_.json && Screen::possible()) screen_ = std::make_unique<Screen>();
     }
 
     // Runs until the process ends, a signal comes, or enough was shown. Returns the exit code.
@@ -38,16 +36,10 @@ public:
             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.interval_seconds));
         while (true) {
             const Answer answer = ask_for_sample();
-            if (answer == Answer::gone) {
-                return ended();
-            }
-            if (answer != Answer::interrupted && enough_was_shown(answer)) {
-                return static_cast<int>(ExitCode::success);
-            }
+            if (answer == Answer::gone) return ended();
+            if (answer != Answer::interrupted && enough_was_shown(answer)) return static_cast<int>(ExitCode::success);
             // The interval begins with the answer, however long the answer took.
-            if (wait_for_quit(interval)) {
-                return static_cast<int>(ExitCode::success);
-            }
+            if (wait_for_quit(interval)) return static_cast<int>(ExitCode::success);
             if (interrupted() != 0) {
                 screen_.reset();
                 return static_cast<int>(ExitCode::signalled) + interrupted();
@@ -68,9 +60,7 @@ private:
             before_at_ = now_at_;
             now_ = parse_sample(text, process_.description());
             now_at_ = Clock::now();
-            if (before_) {
-                compare(*now_, *before_);
-            }
+            if (before_) compare(*now_, *before_);
         } else if (answer == Answer::let_go) {
             throw CommandError(ExitCode::device, fmt::format("{} does not answer: only its own user and root may ask",
                                                              process_.description()));
@@ -84,16 +74,12 @@ private:
     bool enough_was_shown(Answer answer) {
         if (screen_) {
             std::string page = now_ ? top_view(terminal_of(stdout), *now_) : "";
-            if (answer != Answer::given) {
-                page = fmt::format("{} does not answer\n\n{}", process_.description(), page);
-            }
+            if (answer != Answer::given) page = fmt::format("{} does not answer\n\n{}", process_.description(), page);
             screen_->show(page);
             return false;
         }
         // Rates need two samples, so the first sample is not shown.
-        if (!before_) {
-            return false;
-        }
+        if (!before_) return false;
         if (options_.json) {
             const double seconds = std::chrono::duration<double>(now_at_ - before_at_).count();
             print(to_line(with_rates(*now_, seconds)));
@@ -106,9 +92,7 @@ private:
     }
 
     bool wait_for_quit(Clock::duration time) {
-        if (screen_) {
-            return screen_->wait_for_quit(time);
-        }
+        if (screen_) return screen_->wait_for_quit(time);
         const auto until = Clock::now() + time;
         while (interrupted() == 0 && Clock::now() < until) {
             // Waits in short slices, because a signal may come just before the wait.
@@ -123,9 +107,7 @@ private:
         screen_.reset();
         const std::string what =
             fmt::format("{} {}", process_.description(), process_.lives() ? "does not answer any more" : "has ended");
-        if (!was_seen) {
-            throw CommandError(ExitCode::device, what);
-        }
+        if (!was_seen) throw CommandError(ExitCode::device, what);
         std::fprintf(stderr, "stagehand top: %s\n", what.c_str());
         return static_cast<int>(ExitCode::success);
     }

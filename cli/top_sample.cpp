@@ -20,9 +20,7 @@ std::string text(const Json& json, const char* name) { return json.value(name, s
 const Json& list(const Json& json, const char* name) {
     static const Json empty = Json::array();
     const auto found = json.find(name);
-    if (found == json.end()) {
-        return empty;
-    }
+    if (found == json.end()) return empty;
     (void)found->get_ref<const Json::array_t&>();  // throws if it is not an array
     return *found;
 }
@@ -65,16 +63,12 @@ DeviceSample parse_device(const Json& json) {
     device.guest_bytes = count(json, "guest_bytes");
     device.protected_bytes = count(json, "protected_bytes");
     device.headroom_bytes = count(json, "headroom_bytes");
-    for (const Json& runtime : list(json, "runtimes")) {
-        device.runtimes.push_back(parse_runtime(runtime));
-    }
+    for (const Json& runtime : list(json, "runtimes")) device.runtimes.push_back(parse_runtime(runtime));
     return device;
 }
 
 std::optional<double> per_second(std::uint64_t now, std::uint64_t before, double seconds) {
-    if (seconds <= 0 || now < before) {
-        return std::nullopt;
-    }
+    if (seconds <= 0 || now < before) return std::nullopt;
     return static_cast<double>(now - before) / seconds;
 }
 
@@ -111,11 +105,8 @@ void compare(DeviceSample& now, const DeviceSample& before, bool complete) {
         }
     }
     for (const auto* list : {&before.runtimes, &before.unread}) {
-        for (const RuntimeSample& runtime : *list) {
-            if (!complete && find(now.runtimes, runtime.id) == nullptr) {
-                now.unread.push_back(runtime);
-            }
-        }
+        for (const RuntimeSample& runtime : *list)
+            if (!complete && find(now.runtimes, runtime.id) == nullptr) now.unread.push_back(runtime);
     }
     now.bytes_per_second = sum;
     now.link_share = share_of(sum, now.link_bytes_per_second);
@@ -136,17 +127,14 @@ Sample parse_sample(const std::string& text_of_it, const std::string& process) {
                 fmt::format("{} answers with version {} of the document, but this command supports version {}", process,
                             version, known_version));
         }
-        if (const std::string problem = text(sample.document, "error"); !problem.empty()) {
+        if (const std::string problem = text(sample.document, "error"); !problem.empty())
             throw CommandError(ExitCode::device, fmt::format("{} answers: {}", process, model::printable(problem)));
-        }
         sample.pid = sample.document.value("pid", std::int64_t{0});
         sample.program = text(sample.document, "program");
         const std::uint64_t library = count(sample.document, "library");
         sample.library = fmt::format("{}.{}.{}", library / 1000000, library / 1000 % 1000, library % 1000);
         sample.busy = count(sample.document, "busy");
-        for (const Json& device : list(sample.document, "devices")) {
-            sample.devices.push_back(parse_device(device));
-        }
+        for (const Json& device : list(sample.document, "devices")) sample.devices.push_back(parse_device(device));
     } catch (const Json::exception& error) {
         throw CommandError(ExitCode::device, fmt::format("the answer of {} is not a document of libstagehand: {}",
                                                          process, model::printable(error.what())));
@@ -159,9 +147,7 @@ void compare(Sample& now, const Sample& before) {
         const auto same = std::find_if(before.devices.begin(), before.devices.end(),
                                        [&](const DeviceSample& other) { return other.name == device.name; });
         // Another process may now listen at the same path.
-        if (same != before.devices.end() && now.pid == before.pid) {
-            compare(device, *same, now.busy == 0);
-        }
+        if (same != before.devices.end() && now.pid == before.pid) compare(device, *same, now.busy == 0);
     }
 }
 

@@ -30,15 +30,11 @@ std::string per_second(const std::optional<double>& value) {
 
 std::string head(const Terminal& terminal, const Sample& sample) {
     std::size_t runtimes = 0;
-    for (const DeviceSample& device : sample.devices) {
-        runtimes += device.runtimes.size();
-    }
+    for (const DeviceSample& device : sample.devices) runtimes += device.runtimes.size();
     std::string line =
         fmt::format("{}  process {}, libstagehand {}, {}, {}", inked(terminal, Ink::bold, shown(sample.program)),
                     sample.pid, sample.library, counted(sample.devices.size(), "device"), counted(runtimes, "runtime"));
-    if (sample.busy > 0) {
-        line += fmt::format(", {} busy and left out", sample.busy);
-    }
+    if (sample.busy > 0) line += fmt::format(", {} busy and left out", sample.busy);
     return legible(terminal, line) + "\n";
 }
 
@@ -50,9 +46,7 @@ std::string link_note(const Sample& sample) {
     bool above = false;
     for (const DeviceSample& device : sample.devices) {
         above = above || above_link(device.link_share);
-        for (const RuntimeSample& runtime : device.runtimes) {
-            above = above || above_link(runtime.link_share);
-        }
+        for (const RuntimeSample& runtime : device.runtimes) above = above || above_link(runtime.link_share);
     }
     return above
                ? "\nMore than 100 % of the link: the link is faster than the speed that was measured or given for it.\n"

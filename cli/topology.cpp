@@ -19,18 +19,11 @@ BusPlace find_bus_place(const std::string& bus_id, const std::filesystem::path& 
     std::error_code error;
     // The folder of a device lies in that of its bridge.
     const std::filesystem::path folder = std::filesystem::canonical(devices / bus_id, error);
-    if (bus_id.empty() || error) {
-        return place;
-    }
-    for (const std::filesystem::path& part : folder.parent_path()) {
-        if (is_address(part.string())) {
-            place.bridges.push_back(part.string());
-        }
-    }
+    if (bus_id.empty() || error) return place;
+    for (const std::filesystem::path& part : folder.parent_path())
+        if (is_address(part.string())) place.bridges.push_back(part.string());
     int node = -1;
-    if (std::ifstream(folder / "numa_node") >> node && node >= 0) {
-        place.numa_node = node;
-    }
+    if (std::ifstream(folder / "numa_node") >> node && node >= 0) place.numa_node = node;
     return place;
 }
 

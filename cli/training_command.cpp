@@ -35,9 +35,7 @@ void check_size(const training::Shape& shape) {
                            fmt::format("--layers: {} are too many; the most is {}", shape.layers, most_layers));
     }
     double saved = 0;
-    for (const training::SavedTensor& tensor : training::layer_of(shape).saved) {
-        saved += tensor.width;
-    }
+    for (const training::SavedTensor& tensor : training::layer_of(shape).saved) saved += tensor.width;
     const double layers = static_cast<double>(shape.layers);
     const double width = static_cast<double>(shape.hidden + shape.intermediate + shape.heads * shape.head_width);
     const double weights = (layers * 4 * width + 2 * static_cast<double>(shape.vocabulary)) * width;
@@ -92,9 +90,7 @@ std::string shape_text(const PlanOptions& options, const training::Shape& shape)
 
 void find_link(const PlanOptions& options, TrainingReport& report) {
     report.to_host_bytes_per_second = report.to_device_bytes_per_second = options.bandwidth;
-    if (options.bandwidth != 0) {
-        return;
-    }
+    if (options.bandwidth != 0) return;
     DeviceRequest request;
     request.name = options.device;
     request.backend_options = options.backend_options;

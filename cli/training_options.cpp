@@ -21,9 +21,7 @@ void add_count(CLI::App* app, const char* flag, std::uint64_t& value, const char
 
 // A positive decimal number in front of a unit.
 std::optional<double> number_before(const std::string& text, std::string_view unit) {
-    if (!text.ends_with(unit)) {
-        return std::nullopt;
-    }
+    if (!text.ends_with(unit)) return std::nullopt;
     const auto value = read_number<double>(std::string_view(text).substr(0, text.size() - unit.size()));
     return value && std::isfinite(*value) && *value > 0 ? value : std::nullopt;
 }
@@ -31,9 +29,7 @@ std::optional<double> number_before(const std::string& text, std::string_view un
 double parse_operations(const std::string& text) {
     for (const auto& [unit, size] : {std::pair{"GFLOPS", 1e9}, std::pair{"TFLOPS", 1e12}, std::pair{"PFLOPS", 1e15}}) {
         const auto value = number_before(text, unit);
-        if (value && *value * size <= 1e21) {
-            return *value * size;
-        }
+        if (value && *value * size <= 1e21) return *value * size;
     }
     throw model::QuantityError(
         fmt::format("{} is not a speed of arithmetic, such as 500TFLOPS or 1.2PFLOPS", model::in_quotes(text)));
@@ -61,38 +57,26 @@ bool is_given(const CLI::App& app, const char* name) { return app.get_option(nam
 [[noreturn]] void refuse_option(const char* name, const std::string& why) { throw CLI::ValidationError(name, why); }
 
 void check_training(const CLI::App& app, const TrainingOptions& training) {
-    for (const char* name : streaming_only) {
-        if (is_given(app, name)) {
-            refuse_option(name, "has no meaning with --training");
-        }
-    }
+    for (const char* name : streaming_only)
+        if (is_given(app, name)) refuse_option(name, "has no meaning with --training");
     if (is_given(app, "MODEL")) {
-        for (const char* name : model_sizes) {
-            if (is_given(app, name)) {
-                refuse_option(name, "is given by MODEL; leave one of them out");
-            }
-        }
+        for (const char* name : model_sizes)
+            if (is_given(app, name)) refuse_option(name, "is given by MODEL; leave one of them out");
     } else {
-        for (const char* name : {"--layers", "--hidden-size"}) {
-            if (!is_given(app, name)) {
+        for (const char* name : {"--layers", "--hidden-size"})
+            if (!is_given(app, name))
                 refuse_option(name, fmt::format("is required with --training, unless there is a MODEL: {} N", name));
-            }
-        }
     }
-    if (!is_given(app, "--seq-len")) {
+    if (!is_given(app, "--seq-len"))
         refuse_option("--seq-len", "is required with --training: --seq-len N, the tokens of a sequence");
-    }
-    if (is_given(app, "--peak") && is_given(app, "--slowdown")) {
+    if (is_given(app, "--peak") && is_given(app, "--slowdown"))
         refuse_option("--slowdown", "is given beside --peak; a plan has one target");
-    }
     if (is_given(app, "--flops") == is_given(app, "--step-ms")) {
         refuse_option("--flops",
                       "or --step-ms is required with --training, and only one of them: the speed of the device's "
                       "arithmetic, such as 500TFLOPS, or the time of a plain step");
     }
-    if (training.heads != 0 && training.kv_heads > training.heads) {
-        refuse_option("--kv-heads", "are more than --heads");
-    }
+    if (training.heads != 0 && training.kv_heads > training.heads) refuse_option("--kv-heads", "are more than --heads");
 }
 
 }  // namespace
@@ -115,11 +99,10 @@ void add_training_options(CLI::App* app, PlanOptions& options) {
     app->add_option_function<std::string>(
            "--dtype",
            [&training](const std::string& text) {
-               if (text != "bf16" && text != "fp16" && text != "fp32") {
+               if (text != "bf16" && text != "fp16" && text != "fp32")
                    throw CLI::ValidationError(
                        "--dtype", one_line(fmt::format("{} is not a type; the types are bf16, fp16 and fp32",
                                                        model::in_quotes(text))));
-               }
                training.element_bytes = text == "fp32" ? 4 : 2;
                training.dtype = text;
            },
@@ -152,16 +135,10 @@ void check_plan_options(const CLI::App& app, const PlanOptions& options) {
         check_training(app, options.training);
         return;
     }
-    for (const char* name : training_only) {
-        if (is_given(app, name)) {
-            refuse_option(name, "needs --training");
-        }
-    }
-    for (const char* name : {"MODEL", "--budget"}) {
-        if (!is_given(app, name)) {
-            throw CLI::RequiredError(name);
-        }
-    }
+    for (const char* name : training_only)
+        if (is_given(app, name)) refuse_option(name, "needs --training");
+    for (const char* name : {"MODEL", "--budget"})
+        if (!is_given(app, name)) throw CLI::RequiredError(name);
 }
 
 }  // namespace stagehand::cli

@@ -34,9 +34,7 @@ std::string target_text(const TrainingReport& report) {
 
 Json arm_json(const TrainingArm& arm) {
     Json points = Json::array();
-    for (const sh_memory_point& point : arm.memory.points) {
-        points.push_back({point.ns, point.bytes});
-    }
+    for (const sh_memory_point& point : arm.memory.points) points.push_back({point.ns, point.bytes});
     return {{"step_ms", in_ms(arm.memory.end_ns)},
             {"bound_ms", arm.bound_ns == UINT64_MAX ? Json() : Json(in_ms(arm.bound_ns))},
             {"peak_bytes", arm.memory.peak_bytes()},
@@ -110,9 +108,8 @@ std::string table_text(const TrainingReport& report, const Terminal& terminal) {
                           model::format_rate(static_cast<double>(report.to_device_bytes_per_second)), report.device));
     facts.add("target", target_text(report), report.meets_target ? "met" : "not met: this is the nearest plan",
               report.meets_target ? Ink::plain : Ink::bad);
-    if (report.least_peak_bytes != 0) {
+    if (report.least_peak_bytes != 0)
         facts.add("lowest peak", size_text(report.least_peak_bytes), "no choice has a lower one in this time");
-    }
     return text + facts.text(terminal) +
            "\nNo plan beats the bound at the peak beside it. A plan computes norms, activation functions and products "
            "with "

@@ -19,9 +19,7 @@ bool is_below(double value, double base) { return base > 0 && value < 0.9995 * b
 std::string count_text(std::uint64_t count) {
     std::string text = std::to_string(count);
     // Three digits at a time from the end.
-    for (std::size_t digits = text.size(); digits > 3; digits -= 3) {
-        text.insert(digits - 3, 1, ',');
-    }
+    for (std::size_t digits = text.size(); digits > 3; digits -= 3) text.insert(digits - 3, 1, ',');
     return text;
 }
 

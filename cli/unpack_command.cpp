@@ -32,12 +32,9 @@ struct UnpackedFiles {
 };
 
 void check_packed(const TensorFile& file, const Shard& shard) {
-    if (!file.is_packed()) {
-        throw model::ModelError(shard.from, "metadata", "does not say that tensors are packed");
-    }
-    if (file.is_at(shard.to)) {
+    if (!file.is_packed()) throw model::ModelError(shard.from, "metadata", "does not say that tensors are packed");
+    if (file.is_at(shard.to))
         throw CommandError(ExitCode::usage, fmt::format("{} is PACKED itself", model::printable(shard.to)));
-    }
 }
 
 void unpack_shard(const Shard& shard, Progress& progress, UnpackedFiles& all) {
@@ -71,15 +68,12 @@ void unpack_shard(const Shard& shard, Progress& progress, UnpackedFiles& all) {
 int unpack_command(const PackOptions& options) {
     catch_interrupts();
     const Shards shards(options.model, options.output);
-    for (const Shard& shard : shards.files()) {
+    for (const Shard& shard : shards.files())
         check_packed(TensorFile(shard.from), shard);  // before anything is written
-    }
     shards.begin();
     Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     UnpackedFiles all;
-    for (const Shard& shard : shards.files()) {
-        unpack_shard(shard, progress, all);
-    }
+    for (const Shard& shard : shards.files()) unpack_shard(shard, progress, all);
     shards.finish();
     progress.clear();
     if (options.json) {

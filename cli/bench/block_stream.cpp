@@ -59,16 +59,11 @@ std::optional<std::uint64_t> BlockStream::compute_alone() {
     std::uint64_t spent = 0;
     for (int round = 0; round < most_rounds && spent < enough_ns; ++round) {
         const std::uint64_t ns = elapsed_ns(device_, [&] {
-            for (const std::uint64_t use_ns : compute_ns_) {
-                if (use_ns > 0 && interrupted() == 0) {
-                    compute_.compute(use_ns);
-                }
-            }
+            for (const std::uint64_t use_ns : compute_ns_)
+                if (use_ns > 0 && interrupted() == 0) compute_.compute(use_ns);
             compute_.synchronize();
         });
-        if (interrupted() != 0) {
-            return std::nullopt;
-        }
+        if (interrupted() != 0) return std::nullopt;
         shortest = std::min(shortest, ns);
         spent += ns;
     }
@@ -77,9 +72,7 @@ std::optional<std::uint64_t> BlockStream::compute_alone() {
 
 void BlockStream::tell_order(std::uint64_t ns) {
     std::uint64_t launched = 0;
-    for (const std::uint64_t use_ns : compute_ns_) {
-        launched += use_ns;
-    }
+    for (const std::uint64_t use_ns : compute_ns_) launched += use_ns;
     // The cost of the launches, the same for each launch.
     const std::uint64_t each = (ns - std::min(ns, launched)) / compute_ns_.size();
     std::vector<sh_use> uses(blocks_.size(), sh_use(SH_USE_INIT));
@@ -106,16 +99,12 @@ sh_plan_info BlockStream::plan(std::uint32_t flags) {
 void BlockStream::queue_use(std::size_t block) {
     sh_view view = SH_VIEW_INIT;
     check(sh_acquire(runtime_.get(), blocks_[block], compute_.handle(), 0, &view), name_);
-    if (compute_ns_[block] > 0) {
-        compute_.compute(compute_ns_[block]);
-    }
+    if (compute_ns_[block] > 0) compute_.compute(compute_ns_[block]);
     check(sh_release(runtime_.get(), blocks_[block], compute_.handle()), name_);
 }
 
 void BlockStream::queue_uses() {
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-        queue_use(i);
-    }
+    for (std::size_t i = 0; i < blocks_.size(); ++i) queue_use(i);
 }
 
 void BlockStream::queue_step() {
@@ -141,16 +130,12 @@ bool BlockStream::step() {
 
 std::optional<StepTimes> BlockStream::run(int count) {
     // The second step begins with a ring that the end of the first step has filled, without a wait of the device.
-    if (!step() || !step()) {
-        return std::nullopt;
-    }
+    if (!step() || !step()) return std::nullopt;
     StepTimes times;
     const sh_runtime_stats before = runtime_stats(runtime_.get());
     std::uint64_t begin = device_clock_ns(device_);
     for (int i = 0; i < count; ++i) {
-        if (!step()) {
-            return std::nullopt;
-        }
+        if (!step()) return std::nullopt;
         const std::uint64_t end = device_clock_ns(device_);
         times.all_ns.push_back(static_cast<double>(end - begin));
         begin = end;

@@ -47,9 +47,7 @@ public:
     template <typename Function>
     void operator()(const char* name, Function*& function) {
         function = reinterpret_cast<Function*>(dlsym(file_, name));
-        if (function == nullptr && missing_.empty()) {
-            missing_ = name;
-        }
+        if (function == nullptr && missing_.empty()) missing_ = name;
     }
     const std::string& missing() const { return missing_; }
 
@@ -115,9 +113,7 @@ CudaDriver::~CudaDriver() {
 }
 
 void CudaDriver::check(int result, const char* call) const {
-    if (result == 0) {
-        return;
-    }
+    if (result == 0) return;
     const char* name = nullptr;
     calls_->error_name(result, &name);
     throw CommandError(ExitCode::device, fmt::format("{}: {}", call, name ? name : "an error without a name"));
@@ -153,9 +149,8 @@ void CudaDriver::Step::begin() {
 void CudaDriver::Step::give_up() {
     (void)!sh_capture_end(runtime_, stream_, nullptr);  // the capture has failed anyway
     void* graph = nullptr;
-    if (driver_.calls_->end_capture(native(stream_), &graph) == 0 && graph != nullptr) {
+    if (driver_.calls_->end_capture(native(stream_), &graph) == 0 && graph != nullptr)
         driver_.calls_->destroy_graph(graph);
-    }
 }
 
 void CudaDriver::Step::end() {
@@ -169,13 +164,9 @@ void CudaDriver::Step::end() {
         instantiated = cuda.instantiate(&instance_, graph, 0);
         cuda.destroy_graph(graph);
     }
-    if (recorded == SH_OK && captured == 0 && instantiated == 0) {
-        return;
-    }
+    if (recorded == SH_OK && captured == 0 && instantiated == 0) return;
     sh_graph_destroy(graph_);
-    if (recorded != SH_OK) {
-        throw CommandError(ExitCode::device, fmt::format("capturing a step: {}", why));
-    }
+    if (recorded != SH_OK) throw CommandError(ExitCode::device, fmt::format("capturing a step: {}", why));
     driver_.check(captured, "cuStreamEndCapture");
     driver_.check(instantiated, "cuGraphInstantiate");
 }

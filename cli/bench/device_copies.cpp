@@ -11,9 +11,7 @@ std::unique_ptr<DeviceCopies> DeviceCopies::open(sh_device* device, std::string*
     std::unique_ptr<CudaDriver> driver;
     if ((caps.flags & SH_DEVICE_HOST_ADDRESSABLE) == 0) {
         driver = CudaDriver::open(caps.name, reason);
-        if (!driver) {
-            return nullptr;
-        }
+        if (!driver) return nullptr;
     }
     return std::unique_ptr<DeviceCopies>(new DeviceCopies(std::move(driver)));
 }
@@ -23,9 +21,7 @@ void DeviceCopies::to_device(std::uint64_t to, const void* from, std::uint64_t b
         driver_->copy_to_device(to, from, bytes, times);
         return;
     }
-    for (int i = 0; i < times; ++i) {
-        std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-    }
+    for (int i = 0; i < times; ++i) std::memcpy(reinterpret_cast<void*>(to), from, bytes);
 }
 
 void DeviceCopies::to_host(void* to, std::uint64_t from, std::uint64_t bytes, int times) const {
@@ -33,9 +29,7 @@ void DeviceCopies::to_host(void* to, std::uint64_t from, std::uint64_t bytes, in
         driver_->copy_to_host(to, from, bytes, times);
         return;
     }
-    for (int i = 0; i < times; ++i) {
-        std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-    }
+    for (int i = 0; i < times; ++i) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
 }
 
 }  // namespace stagehand::cli::bench

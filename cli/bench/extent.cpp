@@ -17,15 +17,14 @@ constexpr std::uint64_t natural_segment_bytes = 6500 * mib;
 
 Extent usual(bool gpu, bool quick) {
     Extent extent;
-    if (gpu && !quick) {
+    if (gpu && !quick)
         extent = {4 * gib, 2 * gib, natural_segment_bytes, 8 * gib, natural_occupancy_bytes, natural_model_bytes, gib};
-    } else if (gpu) {
+    else if (gpu)
         extent = {gib / 2, gib / 2, 400 * mib, 2 * gib, 2 * gib, 2 * gib, gib / 2};
-    } else if (!quick) {
+    else if (!quick)
         extent = {512 * mib, 128 * mib, 128 * mib, 256 * mib, 256 * mib, 256 * mib, 128 * mib};
-    } else {
+    else
         extent = {64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib};
-    }
     return extent;
 }
 
@@ -40,9 +39,7 @@ Extent all_of(std::uint64_t bytes) {
 }
 
 std::uint64_t free_host_bytes(const HostLimits& host) {
-    if (!host.cgroup_limit_bytes || !host.cgroup_used_bytes) {
-        return host.available_bytes;
-    }
+    if (!host.cgroup_limit_bytes || !host.cgroup_used_bytes) return host.available_bytes;
     const std::uint64_t left = *host.cgroup_limit_bytes - std::min(*host.cgroup_limit_bytes, *host.cgroup_used_bytes);
     return std::min(host.available_bytes, left);
 }

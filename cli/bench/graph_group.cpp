@@ -66,29 +66,21 @@ std::string name_of(const Case& what) {
 std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const Case& what) {
     const std::vector<std::uint64_t> sizes = model_sizes(bench.extent.scale());
     std::uint64_t total = 0;
-    for (const std::uint64_t size : sizes) {
-        total += size;
-    }
+    for (const std::uint64_t size : sizes) total += size;
     const std::uint64_t budget = total / 100 * static_cast<std::uint64_t>(what.percent);
     BlockStream stream(bench.device, {"graph", budget, 1, 0}, shared_blocks(*bench.shared, sizes));
     stream.set_compute(
         static_cast<std::uint64_t>(bench.copy_ns(static_cast<double>(total - budget)) * what.compute_ratio));
     const std::optional<std::uint64_t> alone = stream.compute_alone();
-    if (!alone) {
-        return std::nullopt;
-    }
+    if (!alone) return std::nullopt;
     stream.tell_order(*alone);
     const sh_plan_info plan = stream.plan();
     const int count = bench.steps();
     const std::optional<Passes> by_calls = measure_passes(bench, stream, count, [&] { stream.queue_step(); });
-    if (!by_calls) {
-        return std::nullopt;
-    }
+    if (!by_calls) return std::nullopt;
     const CudaDriver::Step step(driver, stream.runtime(), stream.handle(), [&] { stream.queue_uses(); });
     const std::optional<Passes> captured = measure_passes(bench, stream, count, [&] { step.launch(); });
-    if (!captured) {
-        return std::nullopt;
-    }
+    if (!captured) return std::nullopt;
     Row row = {name_of(what),
                Unit::seconds,
                captured->pass_ns / 1e9,
@@ -126,24 +118,17 @@ void measure_graph(Bench& bench, GroupReport& report) {
         return;
     }
     std::vector<Case> list;
-    for (const int percent : {25, 50, 90}) {
-        for (const double ratio : {0.25, 1.0, 4.0}) {
-            list.push_back({percent, ratio});
-        }
-    }
+    for (const int percent : {25, 50, 90})
+        for (const double ratio : {0.25, 1.0, 4.0}) list.push_back({percent, ratio});
     bench.progress.begin(report.name, list.size(), 1);
     for (std::size_t i = 0; i < list.size() && !stopped(); ++i) {
         try {
             std::optional<Row> row = measure(bench, *driver, list[i]);
-            if (!row) {
-                return;
-            }
+            if (!row) return;
             bench.progress.step(i, row->name);
             report.rows.push_back(std::move(*row));
         } catch (const LibraryError& error) {
-            if (error.status() != SH_ERROR_BUDGET) {
-                throw;
-            }
+            if (error.status() != SH_ERROR_BUDGET) throw;
             // With a small scale, the share may be less than the pages of the largest block.
             report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
         }

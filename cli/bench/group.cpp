@@ -28,9 +28,7 @@ SharedSource::SharedSource(sh_device* device, std::uint64_t bytes, bool simulati
 }
 
 sh_segment SharedSource::segment(std::uint64_t bytes) {
-    if (bytes > bytes_ - std::min(at_, bytes_)) {
-        at_ = 0;
-    }
+    if (bytes > bytes_ - std::min(at_, bytes_)) at_ = 0;
     sh_segment segment = SH_SEGMENT_INIT;
     segment.kind = SH_SOURCE_POINTER;
     segment.bytes = bytes;
@@ -41,9 +39,7 @@ sh_segment SharedSource::segment(std::uint64_t bytes) {
 
 std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<std::uint64_t>& sizes) {
     std::vector<BlockSource> blocks;
-    for (const std::uint64_t bytes : sizes) {
-        blocks.push_back({bytes, {shared.segment(bytes)}});
-    }
+    for (const std::uint64_t bytes : sizes) blocks.push_back({bytes, {shared.segment(bytes)}});
     return blocks;
 }
 

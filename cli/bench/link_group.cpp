@@ -37,16 +37,12 @@ Link measure_link(sh_device* device, bool simulation) {
     Link link;
     link.raw = raw_speed(device);
     const std::optional<CopySpeed> speed = measure_copy_speed(device);
-    if (!speed) {
-        throw CommandError(ExitCode::device, "the device's memory is too small to measure the link");
-    }
+    if (!speed) throw CommandError(ExitCode::device, "the device's memory is too small to measure the link");
     link.to_device = speed->to_device_bytes_per_second;
     link.to_host = speed->to_host_bytes_per_second;
     link.bytes = speed->bytes;
     link.pinned = speed->pinned;
-    if (!simulation) {
-        link.both_ways = measure_both_ways(device);
-    }
+    if (!simulation) link.both_ways = measure_both_ways(device);
     return link;
 }
 
@@ -56,9 +52,7 @@ void report_link(const Bench& bench, GroupReport& report) {
     report.rows.push_back({"host to device", Unit::bytes_per_second, link.to_device, link.raw, "raw copies"});
     report.rows.back().firm = true;
     report.rows.push_back({"device to host", Unit::bytes_per_second, link.to_host, link.to_device, "host to device"});
-    if (!link.pinned) {
-        report.notes.push_back(unpinned_note(link.bytes));
-    }
+    if (!link.pinned) report.notes.push_back(unpinned_note(link.bytes));
     if (!link.both_ways) {
         report.notes.push_back(
             "both ways at once: left out, because it needs real time and device memory for five blocks");

@@ -61,14 +61,10 @@ void measure_mapping(Bench& bench, GroupReport& report) {
         measured.push_back(measure_round(bench, block_bytes));
         bench.progress.step(static_cast<std::uint64_t>(i), "planned and mapped");
     }
-    if (measured.empty()) {
-        return;
-    }
+    if (measured.empty()) return;
     const auto add = [&](const char* name, double MappingRound::*member, std::uint64_t of) {
         std::vector<double> figures;
-        for (const MappingRound& round : measured) {
-            figures.push_back(round.*member);
-        }
+        for (const MappingRound& round : measured) figures.push_back(round.*member);
         const double ns = median(std::move(figures));
         const double per_gib = ns / (static_cast<double>(of) / static_cast<double>(1U << 30));
         Row row = {name,

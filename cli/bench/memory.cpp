@@ -32,9 +32,7 @@ char* map(int file, std::uint64_t bytes) {
 }
 
 std::string folder_or_default(const std::string& folder) {
-    if (!folder.empty()) {
-        return folder;
-    }
+    if (!folder.empty()) return folder;
     const char* temporary = std::getenv("TMPDIR");
     return temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
 }
@@ -42,14 +40,10 @@ std::string folder_or_default(const std::string& folder) {
 // Opens a file without a name if the file system supports that; otherwise removes the name at once.
 int open_nameless(const std::string& folder) {
     const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
-        return file;
-    }
+    if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
     std::string name = folder + "/stagehand-bench-XXXXXX";
     const int named = mkostemp(name.data(), O_CLOEXEC);
-    if (named >= 0) {
-        unlink(name.c_str());
-    }
+    if (named >= 0) unlink(name.c_str());
     return named;
 }
 
@@ -69,9 +63,7 @@ PlainMemory::~PlainMemory() { munmap(memory_, bytes_); }
 ScratchFile::ScratchFile(const std::string& folder, std::uint64_t bytes) : bytes_(bytes) {
     const std::string where = folder_or_default(folder);
     descriptor_ = open_nameless(where);
-    if (descriptor_ < 0) {
-        fail(where, bytes, errno);
-    }
+    if (descriptor_ < 0) fail(where, bytes, errno);
     try {
         write_all(where);
     } catch (...) {
@@ -84,24 +76,17 @@ ScratchFile::~ScratchFile() { close(descriptor_); }
 
 void ScratchFile::write_all(const std::string& folder) {
     // Allocates the space first, so that a full disk is reported before gigabytes are written.
-    if (const int error = posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes_)); error != 0) {
+    if (const int error = posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes_)); error != 0)
         fail(folder, bytes_, error);
-    }
     std::vector<char> piece(std::size_t{4} << 20);
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-        piece[i] = static_cast<char>(i * 31 >> 3);
-    }
+    for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<char>(i * 31 >> 3);
     for (std::uint64_t at = 0; at < bytes_ && interrupted() == 0;) {
         const ssize_t written = pwrite(descriptor_, piece.data(), std::min<std::uint64_t>(piece.size(), bytes_ - at),
                                        static_cast<off_t>(at));
-        if (written < 0) {
-            fail(folder, bytes_, errno);
-        }
+        if (written < 0) fail(folder, bytes_, errno);
         at += static_cast<std::uint64_t>(written);
     }
-    if (interrupted() == 0 && fdatasync(descriptor_) != 0) {
-        fail(folder, bytes_, errno);
-    }
+    if (interrupted() == 0 && fdatasync(descriptor_) != 0) fail(folder, bytes_, errno);
 }
 
 }  // namespace stagehand::cli::bench

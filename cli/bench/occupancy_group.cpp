@@ -32,15 +32,11 @@ std::vector<std::uint64_t> llama_sizes(double scale) {
     constexpr std::uint64_t square = width * width * bytes, narrow = width * key_width * bytes;
     constexpr std::uint64_t wide = width * inner * bytes, norm = width * bytes, table = words * width * bytes;
     std::vector<std::uint64_t> sizes = {table};
-    for (std::uint64_t layer = 0; layer < layers; ++layer) {
-        for (const std::uint64_t tensor : {square, narrow, narrow, square, wide, wide, wide, norm, norm}) {
+    for (std::uint64_t layer = 0; layer < layers; ++layer)
+        for (const std::uint64_t tensor : {square, narrow, narrow, square, wide, wide, wide, norm, norm})
             sizes.push_back(tensor);
-        }
-    }
     sizes.insert(sizes.end(), {norm, table});
-    for (std::uint64_t& size : sizes) {
-        size = scaled_bytes(size, scale);
-    }
+    for (std::uint64_t& size : sizes) size = scaled_bytes(size, scale);
     return sizes;
 }
 
@@ -49,9 +45,7 @@ std::vector<std::uint64_t> odd_sizes(std::uint64_t bytes) {
     constexpr std::uint64_t count = 854, steps = 61, stride = 37;  // each size comes once in `steps`
     const std::uint64_t unit = std::max<std::uint64_t>(bytes / (count * (steps + 1) / 2), 1);
     std::vector<std::uint64_t> sizes(count);
-    for (std::uint64_t i = 0; i < count; ++i) {
-        sizes[i] = unit * (1 + i * stride % steps) - i % unit;
-    }
+    for (std::uint64_t i = 0; i < count; ++i) sizes[i] = unit * (1 + i * stride % steps) - i % unit;
     return sizes;
 }
 
@@ -79,12 +73,9 @@ public:
               for (bool last = false; !last;) {
                   last = stop_;
                   sh_memory_info info = SH_MEMORY_INFO_INIT;
-                  if (sh_device_get_memory(device, &info) == SH_OK) {
+                  if (sh_device_get_memory(device, &info) == SH_OK)
                       lowest_ = std::min<std::uint64_t>(lowest_, info.free_bytes);
-                  }
-                  if (!last) {
-                      std::this_thread::sleep_for(std::chrono::microseconds(500));
-                  }
+                  if (!last) std::this_thread::sleep_for(std::chrono::microseconds(500));
               }
           }) {}
     ~LowestFree() { end(); }
@@ -93,9 +84,7 @@ public:
 
     std::uint64_t end() {
         stop_ = true;
-        if (thread_.joinable()) {
-            thread_.join();
-        }
+        if (thread_.joinable()) thread_.join();
         return lowest_;
     }
 
@@ -163,9 +152,8 @@ public:
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.flags = SH_OCCUPANCY_PREPARE;
         check(sh_pause(bench_.device, &options, nullptr), "pinning host memory in the background");
-        for (int i = 0; i < milliseconds && memory_.info().host_bytes < footprint_; ++i) {
+        for (int i = 0; i < milliseconds && memory_.info().host_bytes < footprint_; ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
     }
 
     // The most device memory during a resume, in a cycle of its own: asking the driver takes time.
@@ -279,12 +267,8 @@ public:
             before();
             cycler_.cycle(contents, &cycles);
         }
-        if (!cycles.release_ns.empty()) {
-            rows_.add(cycler_, kind, cycles);
-        }
-        if (contents == SH_CONTENTS_DEFAULT && !stopped()) {
-            cycler_.compare();
-        }
+        if (!cycles.release_ns.empty()) rows_.add(cycler_, kind, cycles);
+        if (contents == SH_CONTENTS_DEFAULT && !stopped()) cycler_.compare();
         bench_.progress.step(step_++, fmt::format("{}, {}", shape_.name, kind));
     }
 
@@ -309,14 +293,10 @@ PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies,
     kinds.measure("pinned for a second", SH_CONTENTS_DEFAULT, slow_cycles, [&] { cycler.prepare(); });
     kinds.measure("contents changed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
     kinds.measure("contents unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
-    if (!stopped()) {
-        cycler.watch_resume();
-    }
+    if (!stopped()) cycler.watch_resume();
     kinds.measure("contents dropped", SH_CONTENTS_DROP, bench.steps(), [] {});
     rows.complete(cycler);
-    if (!cycler.pinned() && report.notes.empty()) {
-        report.notes.push_back(unpinned_note(cycler.footprint()));
-    }
+    if (!cycler.pinned() && report.notes.empty()) report.notes.push_back(unpinned_note(cycler.footprint()));
     return link;
 }
 
@@ -331,9 +311,7 @@ void measure_constant(Bench& bench, const DeviceCopies& copies, const Shape& sha
     Rows rows(shape, link, report);
     Kinds kinds(bench, shape, cycler, rows, first_step);
     kinds.measure("constant contents", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
-    if (!stopped()) {
-        cycler.watch_resume();
-    }
+    if (!stopped()) cycler.watch_resume();
     rows.complete(cycler);
 }
 
@@ -349,9 +327,7 @@ void measure_packed(Bench& bench, const DeviceCopies& copies, const Shape& shape
     Kinds kinds(bench, shape, cycler, rows, first_step);
     kinds.measure("weights packed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
     kinds.measure("weights packed, unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
-    if (!stopped()) {
-        cycler.watch_resume();
-    }
+    if (!stopped()) cycler.watch_resume();
     rows.complete(cycler);
 }
 
@@ -375,12 +351,8 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     bench.progress.begin(report.name, shapes.size() * kinds, 1);
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
         const PausableMemory::Speed link = measure_changing(bench, *copies, shapes[i], i * kinds, report);
-        if (!stopped()) {
-            measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 3, report);
-        }
-        if (!stopped()) {
-            measure_packed(bench, *copies, shapes[i], link, (i + 1) * kinds - 2, report);
-        }
+        if (!stopped()) measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 3, report);
+        if (!stopped()) measure_packed(bench, *copies, shapes[i], link, (i + 1) * kinds - 2, report);
     }
 }
 

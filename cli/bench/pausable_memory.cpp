@@ -60,18 +60,15 @@ PausableMemory::PausableMemory(sh_device* device, const DeviceCopies& copies, co
 PausableMemory::~PausableMemory() { free_all(); }
 
 void PausableMemory::free_all() noexcept {
-    for (const Part& part : parts_) {
-        (void)sh_free(device_, part.address);  // a destructor cannot report it
-    }
+    for (const Part& part : parts_) (void)sh_free(device_, part.address);  // a destructor cannot report it
 }
 
 template <typename Work>
 void PausableMemory::for_each_piece(std::uint64_t part, Work work) const {
     const Part& of = parts_[part];
     const char* const pattern = static_cast<const char*>(pattern_.data());
-    for (std::uint64_t at = 0; at < of.bytes; at += piece_bytes) {
+    for (std::uint64_t at = 0; at < of.bytes; at += piece_bytes)
         work(of.address + at, pattern + pattern_offset(of.address + at, round_), std::min(piece_bytes, of.bytes - at));
-    }
 }
 
 void PausableMemory::write() {

@@ -66,9 +66,7 @@ PinningRound measure_round(const Bench& bench, const CudaDriver* driver) {
 
 double median_of(const std::vector<PinningRound>& rounds, double (*figure)(const PinningRound&)) {
     std::vector<double> figures;
-    for (const PinningRound& round : rounds) {
-        figures.push_back(figure(round));
-    }
+    for (const PinningRound& round : rounds) figures.push_back(figure(round));
     return median(std::move(figures));
 }
 
@@ -87,9 +85,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
         spent += last.touch + last.pin + last.library + last.driver;
         bench.progress.step(rounds.size() - 1, "pinned");
     }
-    if (rounds.empty()) {
-        return;
-    }
+    if (rounds.empty()) return;
     const auto rate = [&](double ns) { return static_cast<double>(bench.extent.pin) * 1e9 / std::max(ns, 1.0); };
     const double touch = median_of(rounds, [](const PinningRound& round) { return round.touch; });
     const double plain = median_of(rounds, [](const PinningRound& round) { return round.touch + round.pin; });
@@ -109,9 +105,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
         add("cuMemHostAlloc", median_of(rounds, [](const PinningRound& round) { return round.driver; }), library,
             "sh_host_alloc");
     }
-    if (!pinned) {
-        report.notes.push_back(unpinned_note(bench.extent.pin));
-    }
+    if (!pinned) report.notes.push_back(unpinned_note(bench.extent.pin));
 }
 
 }  // namespace stagehand::cli::bench

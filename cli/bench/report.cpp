@@ -44,17 +44,13 @@ std::string table_text(const GroupReport& group, const Terminal& terminal) {
                                                                          : ""),
                    row.limit_name, row.remark});
     }
-    if (!group.rows.empty()) {
-        text += table.text(terminal);
-    }
+    if (!group.rows.empty()) text += table.text(terminal);
     if (marked) {
         text +=
             "* better than the limit, which is a measurement too: the device was faster here than when the limit was "
             "measured\n";
     }
-    for (const std::string& note : group.notes) {
-        text += legible(terminal, note) + "\n";
-    }
+    for (const std::string& note : group.notes) text += legible(terminal, note) + "\n";
     return text + "\n";
 }
 

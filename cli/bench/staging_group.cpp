@@ -26,9 +26,7 @@ constexpr std::uint64_t gap = 64;
 std::optional<double> speed_of(const Bench& bench, const char* name, const std::vector<BlockSource>& sources) {
     StreamOptions options;
     options.name = name;
-    for (const BlockSource& source : sources) {
-        options.max_bytes = std::max(options.max_bytes, source.bytes);
-    }
+    for (const BlockSource& source : sources) options.max_bytes = std::max(options.max_bytes, source.bytes);
     const std::uint64_t page = device_memory(bench.device).page_bytes;
     // Blocks that do not fill their last page need not begin at the start of a page.
     options.max_bytes = in_flight * ((options.max_bytes + page - 1) / page + 1) * page;
@@ -38,9 +36,7 @@ std::optional<double> speed_of(const Bench& bench, const char* name, const std::
     stream.tell_order(0);
     const sh_plan_info plan = stream.plan();
     const std::optional<StepTimes> times = stream.run(bench.steps());
-    if (!times) {
-        return std::nullopt;
-    }
+    if (!times) return std::nullopt;
     return static_cast<double>(plan.bytes_per_step) * 1e9 / std::max(times->step_ns, 1.0);
 }
 
@@ -50,11 +46,10 @@ std::vector<BlockSource> equal_blocks(std::uint64_t total, sh_segment segment) {
     for (std::uint64_t i = 0; i < blocks; ++i) {
         sh_segment part = segment;
         part.bytes = bytes;
-        if (segment.kind == SH_SOURCE_FILE) {
+        if (segment.kind == SH_SOURCE_FILE)
             part.file_offset = i * bytes;
-        } else {
+        else
             part.pointer = static_cast<const char*>(segment.pointer) + i * bytes;
-        }
         sources.push_back({bytes, {part}});
     }
     return sources;
@@ -72,9 +67,7 @@ std::vector<BlockSource> small_segments(std::uint64_t total, char* memory, std::
         sh_segment segment = SH_SEGMENT_INIT;
         segment.kind = SH_SOURCE_POINTER;
         segment.bytes = smallest_segment + random() % (largest_segment - smallest_segment + 1);
-        if (at + segment.bytes > memory_bytes) {
-            at = 0;
-        }
+        if (at + segment.bytes > memory_bytes) at = 0;
         segment.pointer = memory + at;
         at += segment.bytes + gap;
         BlockSource& block = sources[i * blocks / count];
@@ -99,17 +92,11 @@ public:
 
     // Returns false if a signal came.
     bool add(const std::string& name, const std::vector<BlockSource>& sources) {
-        if (stopped()) {
-            return false;
-        }
+        if (stopped()) return false;
         const std::optional<double> speed = speed_of(bench_, "staging", sources);
-        if (!speed) {
-            return false;
-        }
+        if (!speed) return false;
         const bool first = report_.rows.empty();
-        if (first) {
-            pinned_ = *speed;
-        }
+        if (first) pinned_ = *speed;
         Row row = {name, Unit::bytes_per_second, *speed, first ? bench_.link.limit() : pinned_,
                    first ? "link" : "pinned memory"};
         row.firm = first;
@@ -134,9 +121,7 @@ private:
 bool measure_pageable(const Bench& bench, Rows& rows) {
     const PlainMemory pageable(bench.extent.sources);
     std::memset(pageable.data(), 0x5a, pageable.bytes());
-    if (!rows.add("pageable memory", equal_blocks(pageable.bytes(), in_memory(pageable.data())))) {
-        return false;
-    }
+    if (!rows.add("pageable memory", equal_blocks(pageable.bytes(), in_memory(pageable.data())))) return false;
     const std::vector<BlockSource> small = small_segments(bench.extent.segments, pageable.data(), pageable.bytes());
     return rows.add(fmt::format("{} small segments of pageable memory", count_text(small[0].segments.size() * blocks)),
                     small);
@@ -144,14 +129,10 @@ bool measure_pageable(const Bench& bench, Rows& rows) {
 
 bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
     const HostMemory pinned(bench.device, bench.extent.sources);
-    if (!pinned.pinned()) {
-        report.notes.push_back(unpinned_note(pinned.bytes()));
-    }
+    if (!pinned.pinned()) report.notes.push_back(unpinned_note(pinned.bytes()));
     char* const memory = static_cast<char*>(pinned.data());
     std::memset(memory, 0x5a, pinned.bytes());
-    if (!rows.add("pinned memory", equal_blocks(pinned.bytes(), in_memory(memory)))) {
-        return false;
-    }
+    if (!rows.add("pinned memory", equal_blocks(pinned.bytes(), in_memory(memory)))) return false;
     const std::vector<BlockSource> small = small_segments(bench.extent.segments, memory, pinned.bytes());
     return rows.add(fmt::format("{} small segments of pinned memory", count_text(small[0].segments.size() * blocks)),
                     small);
@@ -159,15 +140,11 @@ bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
 
 bool measure_files(const Bench& bench, Rows& rows) {
     const ScratchFile file(bench.options.scratch, bench.extent.sources);
-    if (stopped()) {
-        return false;
-    }
+    if (stopped()) return false;
     sh_segment segment = SH_SEGMENT_INIT;
     segment.kind = SH_SOURCE_FILE;
     segment.file = file.descriptor();
-    if (!rows.add("file, in the page cache", equal_blocks(file.bytes(), segment))) {
-        return false;
-    }
+    if (!rows.add("file, in the page cache", equal_blocks(file.bytes(), segment))) return false;
     const PlainMemory mapped(file.descriptor(), file.bytes());
     segment = in_memory(mapped.data());
     segment.kind = SH_SOURCE_MAPPED;
@@ -182,9 +159,7 @@ void measure_staging(Bench& bench, GroupReport& report) {
                                model::format_bytes(bench.extent.segments));
     bench.progress.begin(report.name, 6, 1);
     Rows rows(bench, report);
-    if (measure_pinned(bench, rows, report) && measure_pageable(bench, rows)) {
-        measure_files(bench, rows);
-    }
+    if (measure_pinned(bench, rows, report) && measure_pageable(bench, rows)) measure_files(bench, rows);
 }
 
 }  // namespace stagehand::cli::bench

@@ -19,9 +19,7 @@ struct Shape {
 
     std::uint64_t bytes() const {
         std::uint64_t total = 0;
-        for (const std::uint64_t size : sizes) {
-            total += size;
-        }
+        for (const std::uint64_t size : sizes) total += size;
         return total;
     }
 };
@@ -37,9 +35,7 @@ Shapes shapes(double scale) {
     all.equal.sizes.assign(24, scaled_bytes(256 * mib, scale));
     all.model.sizes = model_sizes(scale);
     std::mt19937 random(7);
-    for (int i = 0; i < 400; ++i) {
-        all.unequal.sizes.push_back(scaled_bytes((1 + random() % 60) * mib, scale));
-    }
+    for (int i = 0; i < 400; ++i) all.unequal.sizes.push_back(scaled_bytes((1 + random() % 60) * mib, scale));
     return all;
 }
 
@@ -54,17 +50,13 @@ struct Case {
 std::vector<Case> cases(const Shapes& all) {
     std::vector<Case> list;
     const std::uint64_t three = 3 * all.equal.sizes[0];
-    for (const double ratio : {0.0, 2.0}) {
-        list.push_back({all.equal, three, "3 blocks", ratio});
-    }
+    for (const double ratio : {0.0, 2.0}) list.push_back({all.equal, three, "3 blocks", ratio});
     const auto shares = [&](const Shape& shape, std::initializer_list<int> percents,
                             std::initializer_list<double> ratios) {
-        for (const int percent : percents) {
-            for (const double ratio : ratios) {
+        for (const int percent : percents)
+            for (const double ratio : ratios)
                 list.push_back({shape, shape.bytes() / 100 * static_cast<std::uint64_t>(percent),
                                 fmt::format("{} %", percent), ratio});
-            }
-        }
     };
     shares(all.equal, {25, 50, 75}, {0.25, 4});
     // Room for the largest block and a little more: 1,024 MiB at the real size.
@@ -136,17 +128,13 @@ std::optional<Row> measure(const Bench& bench, const Case& what) {
     if (what.compute_ratio > 0) {
         stream.set_compute(static_cast<std::uint64_t>(bench.copy_ns(excess) * what.compute_ratio));
         const std::optional<std::uint64_t> alone = stream.compute_alone();
-        if (!alone) {
-            return std::nullopt;
-        }
+        if (!alone) return std::nullopt;
         compute_ns = *alone;
     }
     stream.tell_order(compute_ns);
     const sh_plan_info plan = stream.plan();
     const std::optional<StepTimes> times = stream.run(bench.steps());
-    if (!times) {
-        return std::nullopt;
-    }
+    if (!times) return std::nullopt;
     return row_of(bench, what, plan, *times, static_cast<double>(compute_ns), stream.largest_bytes());
 }
 
@@ -161,15 +149,11 @@ void measure_streaming(Bench& bench, GroupReport& report) {
     for (std::size_t i = 0; i < list.size() && !stopped(); ++i) {
         try {
             std::optional<Row> row = measure(bench, list[i]);
-            if (!row) {
-                return;
-            }
+            if (!row) return;
             bench.progress.step(i, row->name);
             report.rows.push_back(std::move(*row));
         } catch (const LibraryError& error) {
-            if (error.status() != SH_ERROR_BUDGET) {
-                throw;
-            }
+            if (error.status() != SH_ERROR_BUDGET) throw;
             // With a small scale, the share may be less than the pages of the largest block.
             report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
         }

@@ -15,18 +15,14 @@ namespace stagehand::cli::model {
 class Arena {
 public:
     std::string_view copy(std::string_view text) {
-        if (text.empty()) {
-            return {};
-        }
+        if (text.empty()) return {};
         auto* to = static_cast<char*>(take(text.size(), 1));
         std::memcpy(to, text.data(), text.size());
         return {to, text.size()};
     }
 
     std::span<const std::uint64_t> copy(std::span<const std::uint64_t> values) {
-        if (values.empty()) {
-            return {};
-        }
+        if (values.empty()) return {};
         auto* to = static_cast<std::uint64_t*>(take(values.size_bytes(), alignof(std::uint64_t)));
         std::memcpy(to, values.data(), values.size_bytes());
         return {to, values.size()};

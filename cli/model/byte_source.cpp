@@ -20,51 +20,36 @@ namespace {
 }
 
 std::string kind_of(mode_t mode) {
-    if (S_ISDIR(mode)) {
-        return "a directory";
-    }
-    if (S_ISFIFO(mode)) {
-        return "a fifo";
-    }
-    if (S_ISSOCK(mode)) {
-        return "a socket";
-    }
+    if (S_ISDIR(mode)) return "a directory";
+    if (S_ISFIFO(mode)) return "a fifo";
+    if (S_ISSOCK(mode)) return "a socket";
     return "a device";
 }
 
 void check_regular(const std::string& path, const struct stat& status) {
-    if (!S_ISREG(status.st_mode)) {
+    if (!S_ISREG(status.st_mode))
         throw ModelError(path, "file", "is " + kind_of(status.st_mode) + ", not a regular file");
-    }
 }
 
 }  // namespace
 
 FileStamp stamp_of(int descriptor, const std::string& path) {
     struct stat status {};
-    if (::fstat(descriptor, &status) != 0) {
-        refuse(path, "file", "cannot be examined", errno);
-    }
+    if (::fstat(descriptor, &status) != 0) refuse(path, "file", "cannot be examined", errno);
     check_regular(path, status);
     return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
             status.st_mtim.tv_nsec};
 }
 
 FileSource::FileSource(const std::string& path) : path_(path) {
-    if (path.find('\0') != std::string::npos) {
-        throw ModelError(path, "file", "the name holds a NUL byte");
-    }
+    if (path.find('\0') != std::string::npos) throw ModelError(path, "file", "the name holds a NUL byte");
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-        refuse(path, "file", "cannot be opened", errno);
-    }
+    if (::stat(path.c_str(), &status) != 0) refuse(path, "file", "cannot be opened", errno);
     check_regular(path, status);
     // Checked again after the open, because another file may have the name by now. O_NONBLOCK, so that a fifo that took
     // the file's place does not hang.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd_ < 0) {
-        refuse(path, "file", "cannot be opened", errno);
-    }
+    if (fd_ < 0) refuse(path, "file", "cannot be opened", errno);
     try {
         stamp_ = stamp_of(fd_, path);
     } catch (const ModelError&) {
@@ -79,13 +64,9 @@ void FileSource::read(std::uint64_t offset, std::span<char> to) {
     std::size_t done = 0;
     while (done < to.size()) {
         const ssize_t got = ::pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
+        if (got < 0 && errno == EINTR) continue;
         const std::string where = "byte " + std::to_string(offset + done);
-        if (got < 0) {
-            refuse(path_, where, "cannot be read", errno);
-        }
+        if (got < 0) refuse(path_, where, "cannot be read", errno);
         if (got == 0) {
             throw ModelError(path_, where,
                              "the file ends here, but had " + std::to_string(size()) +
@@ -96,9 +77,8 @@ void FileSource::read(std::uint64_t offset, std::span<char> to) {
 }
 
 void MemorySource::read(std::uint64_t offset, std::span<char> to) {
-    if (offset > bytes_.size() || to.size() > bytes_.size() - offset) {
+    if (offset > bytes_.size() || to.size() > bytes_.size() - offset)
         throw ModelError(name_, "byte " + std::to_string(offset), "lies outside the data");
-    }
     std::memcpy(to.data(), bytes_.data() + offset, to.size());
 }
 

@@ -32,11 +32,8 @@ model_text text_of(std::string_view text) { return {text.data(), text.size()}; }
 void show_files(model_reading& reading) {
     std::vector<std::size_t> ends;
     for (const model::ModelFile& file : reading.model.files) {
-        for (const auto& [key, value] : file.metadata) {
-            if (key != model::packed_key) {
-                reading.facts.push_back({text_of(key), text_of(value)});
-            }
-        }
+        for (const auto& [key, value] : file.metadata)
+            if (key != model::packed_key) reading.facts.push_back({text_of(key), text_of(value)});
         ends.push_back(reading.facts.size());
     }
     std::size_t begin = 0;

@@ -29,14 +29,10 @@ void check_names(const Model& model, std::size_t first) {
 }
 
 void check_layout(const Model& model, std::size_t first, bool gaps_allowed) {
-    if (first == model.tensors.size()) {
-        return;
-    }
+    if (first == model.tensors.size()) return;
     std::vector<const Tensor*> order;
     order.reserve(model.tensors.size() - first);
-    for (std::size_t i = first; i < model.tensors.size(); ++i) {
-        order.push_back(&model.tensors[i]);
-    }
+    for (std::size_t i = first; i < model.tensors.size(); ++i) order.push_back(&model.tensors[i]);
     // An empty tensor comes before a tensor that begins at the same offset.
     std::sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
         return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
@@ -46,9 +42,8 @@ void check_layout(const Model& model, std::size_t first, bool gaps_allowed) {
     const Tensor* last = nullptr;
     for (const Tensor* tensor : order) {
         const std::string_view what = "data_offsets";
-        if (tensor->offset < end) {
+        if (tensor->offset < end)
             throw ModelError(file.path, tensor_field(tensor->name, what), "overlap those of " + in_quotes(last->name));
-        }
         if (tensor->offset > end && !gaps_allowed) {
             throw ModelError(
                 file.path, tensor_field(tensor->name, what),

@@ -23,9 +23,7 @@ struct HashedIndex {
 template <typename NameOf>
 std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     std::vector<HashedIndex> order(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        order[i] = {std::hash<std::string_view>{}(name_of(i)), i};
-    }
+    for (std::size_t i = 0; i < count; ++i) order[i] = {std::hash<std::string_view>{}(name_of(i)), i};
     std::sort(order.begin(), order.end(), [](const HashedIndex& a, const HashedIndex& b) {
         return a.hash != b.hash ? a.hash < b.hash : a.index < b.index;
     });

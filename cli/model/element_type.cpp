@@ -103,26 +103,19 @@ TensorSize tensor_size(const ElementType& type, std::span<const std::uint64_t> s
     constexpr auto limit = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t elements = 1;
     for (const std::uint64_t dimension : shape) {
-        if (dimension != 0 && elements > limit / dimension) {
+        if (dimension != 0 && elements > limit / dimension)
             return {0, "the number of elements does not fit in 64 bits"};
-        }
         elements *= dimension;
     }
     const std::uint64_t row = shape.empty() ? 1 : shape.back();
-    if (row % type.block_elements != 0) {
-        return {0, "the innermost dimension is not a multiple of the type's block"};
-    }
+    if (row % type.block_elements != 0) return {0, "the innermost dimension is not a multiple of the type's block"};
     const std::uint64_t blocks = elements / type.block_elements;
     // Counted in bits only if a block is not a whole number of bytes, so that no size below 2^64 bytes is refused.
     const std::uint64_t units_a_byte = type.block_bits % 8 == 0 ? 1 : 8;
     const std::uint64_t block_units = type.block_bits * units_a_byte / 8;
-    if (blocks > limit / block_units) {
-        return {0, "the size does not fit in 64 bits"};
-    }
+    if (blocks > limit / block_units) return {0, "the size does not fit in 64 bits"};
     const std::uint64_t units = blocks * block_units;
-    if (units % units_a_byte != 0) {
-        return {0, "the size is not a whole number of bytes"};
-    }
+    if (units % units_a_byte != 0) return {0, "the size is not a whole number of bytes"};
     return {units / units_a_byte, {}};
 }
 

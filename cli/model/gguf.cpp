@@ -62,11 +62,10 @@ struct Field {
 
     std::string text() const {
         std::string out(kind);
-        if (number != no_number) {
+        if (number != no_number)
             out += "[" + std::to_string(number) + "]";
-        } else if (name.data() != nullptr) {
+        else if (name.data() != nullptr)
             out += " " + in_quotes(name);
-        }
         if (!member.empty()) {
             out += ": ";
             out += member;
@@ -129,9 +128,8 @@ void HeaderReader::need(std::uint64_t bytes, const Field& field) {
                         ", but the file has only " + std::to_string(reader_.remaining()) +
                         " more: truncated, or an earlier length is wrong");
     }
-    if (reader_.position() + bytes > limit_) {
+    if (reader_.position() + bytes > limit_)
         fail(field, "makes the header longer than the limit on header bytes, " + std::to_string(limit_));
-    }
 }
 
 void HeaderReader::need_entries(std::uint64_t count, std::uint64_t least_bytes, const Field& field) {
@@ -146,18 +144,15 @@ std::uint64_t HeaderReader::integer(std::size_t bytes, const Field& field) {
     std::array<unsigned char, 8> raw{};
     reader_.read(raw.data(), bytes);
     std::uint64_t value = 0;
-    for (std::size_t i = bytes; i-- > 0;) {
-        value = value << 8 | raw[i];
-    }
+    for (std::size_t i = bytes; i-- > 0;) value = value << 8 | raw[i];
     return value;
 }
 
 void HeaderReader::read_text(std::string& to, std::uint64_t most, const Field& field) {
     const std::uint64_t bytes = u64(field);
     need(bytes, field);
-    if (bytes > most) {
+    if (bytes > most)
         fail(field, "has " + std::to_string(bytes) + " bytes; at most " + std::to_string(most) + " are allowed");
-    }
     to.resize(static_cast<std::size_t>(bytes));
     reader_.read(to.data(), to.size());
 }
@@ -169,22 +164,17 @@ void HeaderReader::skip_text(const Field& field) {
 }
 
 void HeaderReader::read_preamble() {
-    if (source_.size() == 0) {
-        fail({"file"}, "is empty");
-    }
+    if (source_.size() == 0) fail({"file"}, "is empty");
     std::array<char, 4> found{};
     need(found.size(), {"magic"});
     reader_.read(found.data(), found.size());
-    if (std::string_view(found.data(), found.size()) != magic) {
+    if (std::string_view(found.data(), found.size()) != magic)
         fail({"magic"}, "is " + in_quotes({found.data(), found.size()}) + ", not 'GGUF'");
-    }
     const std::uint32_t version = u32({"version"});
-    if (version != 0 && (version & 0xffff) == 0) {
+    if (version != 0 && (version & 0xffff) == 0)
         fail({"version"}, "shows a big-endian file; only little-endian ones are supported");
-    }
-    if (version != 2 && version != 3) {
+    if (version != 2 && version != 3)
         fail({"version"}, "is " + std::to_string(version) + "; only 2 and 3 are supported");
-    }
     tensor_count_ = u64({"tensor count"});
     metadata_count_ = u64({"metadata count"});
     need_entries(tensor_count_, least_tensor_bytes, {"tensor count"});
@@ -198,15 +188,11 @@ void HeaderReader::read_metadata() {
     for (std::uint64_t i = 0; i < metadata_count_; ++i) {
         const Field place{"metadata", {}, "key", i};
         read_text(key, max_name_bytes, place);
-        if (key.empty() || !is_utf8(key)) {
-            fail(place, key.empty() ? "is empty" : in_quotes(key) + " is not UTF-8");
-        }
+        if (key.empty() || !is_utf8(key)) fail(place, key.empty() ? "is empty" : in_quotes(key) + " is not UTF-8");
         keys.push_back(arena.copy(std::string_view(key)));
         const Field field{"metadata", key};
         const std::uint32_t type = u32(field);
-        if (type >= type_count) {
-            fail(field, "has the unknown value type " + std::to_string(type));
-        }
+        if (type >= type_count) fail(field, "has the unknown value type " + std::to_string(type));
         read_value(key, type, field);
     }
     find_equal_names(
@@ -248,15 +234,11 @@ void HeaderReader::use_integer(const std::string& key, std::uint32_t type, const
     }
     const bool interesting = key.rfind("general.", 0) == 0 || key.ends_with(".block_count");
     const bool is_signed = type == type_int8 || type == type_int16 || type == type_int32 || type == type_int64;
-    if (interesting && !is_signed) {
-        model_.note(key, std::to_string(value));
-    }
+    if (interesting && !is_signed) model_.note(key, std::to_string(value));
 }
 
 void HeaderReader::use_text(const std::string& key, const Field& field) {
-    if (key == "general.alignment") {
-        fail(field, "is not an integer");
-    }
+    if (key == "general.alignment") fail(field, "is not an integer");
     const std::uint64_t bytes = u64(field);
     need(bytes, field);
     if (key.rfind("general.", 0) != 0 || bytes > max_kept_text_bytes) {
@@ -269,24 +251,16 @@ void HeaderReader::use_text(const std::string& key, const Field& field) {
 }
 
 void HeaderReader::skip_array(std::uint32_t depth, const Field& field) {
-    if (depth > max_array_depth) {
-        fail(field, "nests arrays deeper than " + std::to_string(max_array_depth) + " levels");
-    }
+    if (depth > max_array_depth) fail(field, "nests arrays deeper than " + std::to_string(max_array_depth) + " levels");
     const std::uint32_t type = u32(field);
     const std::uint64_t count = u64(field);
-    if (type >= type_count) {
-        fail(field, "is an array of the unknown value type " + std::to_string(type));
-    }
+    if (type >= type_count) fail(field, "is an array of the unknown value type " + std::to_string(type));
     const std::uint64_t least = type == type_string ? 8 : type == type_array ? least_array_bytes : value_bytes[type];
     need_entries(count, least, field);
     if (type == type_string) {
-        for (std::uint64_t i = 0; i < count; ++i) {
-            skip_text(field);
-        }
+        for (std::uint64_t i = 0; i < count; ++i) skip_text(field);
     } else if (type == type_array) {
-        for (std::uint64_t i = 0; i < count; ++i) {
-            skip_array(depth + 1, field);
-        }
+        for (std::uint64_t i = 0; i < count; ++i) skip_array(depth + 1, field);
     } else {
         need(count * least, field);
         reader_.skip(count * least);
@@ -296,9 +270,7 @@ void HeaderReader::skip_array(std::uint32_t depth, const Field& field) {
 Tensor HeaderReader::read_tensor(std::uint64_t number) {
     const Field place{"tensor", {}, "name", number};
     read_text(name_, max_name_bytes, place);
-    if (!is_utf8(name_)) {
-        fail(place, in_quotes(name_) + " is not UTF-8");
-    }
+    if (!is_utf8(name_)) fail(place, in_quotes(name_) + " is not UTF-8");
     const std::uint32_t rank = u32(tensor_field("dimensions"));
     if (rank > max_dimensions) {
         fail(tensor_field("dimensions"),
@@ -308,9 +280,8 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
     std::array<std::uint64_t, max_dimensions> shape{};
     for (std::uint32_t i = rank; i-- > 0;) {
         shape[i] = u64(tensor_field("dimensions"));
-        if (shape[i] > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+        if (shape[i] > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
             fail(tensor_field("dimensions"), "hold " + std::to_string(shape[i]) + ", which does not fit in 63 bits");
-        }
     }
     const std::span<const std::uint64_t> dimensions(shape.data(), rank);
     const std::uint32_t type_number = u32(tensor_field("type"));
@@ -323,9 +294,7 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
                                   : " (" + std::string(removed) + "), which the format no longer has"));
     }
     const TensorSize size = tensor_size(*type, dimensions);
-    if (!size.problem.empty()) {
-        fail(tensor_field("dimensions"), size.problem);
-    }
+    if (!size.problem.empty()) fail(tensor_field("dimensions"), size.problem);
     Tensor tensor;
     tensor.offset = u64(tensor_field("offset"));
     if (tensor.offset % alignment_ != 0) {
@@ -343,9 +312,7 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
 void HeaderReader::read_tensors() {
     need_entries(tensor_count_, least_tensor_bytes, {"tensor count"});
     const std::size_t first = model_.tensors.size();
-    for (std::uint64_t i = 0; i < tensor_count_; ++i) {
-        model_.tensors.push_back(read_tensor(i));
-    }
+    for (std::uint64_t i = 0; i < tensor_count_; ++i) model_.tensors.push_back(read_tensor(i));
     check_names(model_, first);
     place_tensors(first);
     check_layout(model_, first, true);
@@ -387,9 +354,7 @@ GgufSplit read_gguf(ByteSource& source, const ReadOptions& options, Model& model
 
 bool is_gguf(ByteSource& source) {
     std::array<char, 4> lead{};
-    if (source.size() < lead.size()) {
-        return false;
-    }
+    if (source.size() < lead.size()) return false;
     source.read(0, lead);
     return std::string_view(lead.data(), lead.size()) == magic;
 }

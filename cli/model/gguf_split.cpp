@@ -18,16 +18,12 @@ constexpr std::size_t digits = 5;
 
 // The end of the name that matches the pattern; empty if the name does not match.
 std::string_view part_suffix(std::string_view name) {
-    if (name.size() < pattern.size()) {
-        return {};
-    }
+    if (name.size() < pattern.size()) return {};
     const std::string_view end = name.substr(name.size() - pattern.size());
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         const bool fits =
             pattern[i] == 'd' ? std::isdigit(static_cast<unsigned char>(end[i])) != 0 : end[i] == pattern[i];
-        if (!fits) {
-            return {};
-        }
+        if (!fits) return {};
     }
     return end;
 }
@@ -57,9 +53,8 @@ std::vector<std::string> split_parts(const std::string& path, const GgufSplit& s
     }
     std::vector<std::string> parts;
     const std::string prefix = path.substr(0, path.size() - end.size());
-    for (std::uint64_t i = 1; i <= split.count; ++i) {
+    for (std::uint64_t i = 1; i <= split.count; ++i)
         parts.push_back(prefix + "-" + five_digits(i) + "-of-" + five_digits(split.count) + ".gguf");
-    }
     return parts;
 }
 

@@ -45,21 +45,15 @@ std::vector<const Tensor*> tensors_in_order(const Model& model, const TensorGrou
     places.reserve(model.tensors.size());
     for (std::size_t i = 0; i < model.tensors.size(); ++i) {
         const Tensor& tensor = model.tensors[i];
-        if (tensor.bytes > 0) {
-            places.push_back({groups.group_of[i], tensor.file, tensor.offset, &tensor});
-        }
+        if (tensor.bytes > 0) places.push_back({groups.group_of[i], tensor.file, tensor.offset, &tensor});
     }
     std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-        if (a.group != b.group) {
-            return a.group < b.group;
-        }
+        if (a.group != b.group) return a.group < b.group;
         return a.file != b.file ? a.file < b.file : a.offset < b.offset;
     });
     std::vector<const Tensor*> order;
     order.reserve(places.size());
-    for (const Place& place : places) {
-        order.push_back(place.tensor);
-    }
+    for (const Place& place : places) order.push_back(place.tensor);
     return order;
 }
 
@@ -84,9 +78,7 @@ std::vector<Group> make_groups(const Model& model, const TensorGroups& groups,
 // Joins neighbours as long as the result is below an even share, so that about `most` groups are left.
 std::vector<Group> join_groups(const std::vector<Group>& groups, std::size_t most, std::uint64_t max_bytes) {
     std::uint64_t total = 0;
-    for (const Group& group : groups) {
-        total += round_up(group.bytes, tensor_alignment);
-    }
+    for (const Group& group : groups) total += round_up(group.bytes, tensor_alignment);
     const std::uint64_t share = std::min(max_bytes, divide_up(total, most));
     std::vector<Group> joined;
     for (const Group& group : groups) {
@@ -116,9 +108,7 @@ public:
     void fill(const Group& group, const std::vector<const Tensor*>& order) {
         const std::size_t first = blocks_.size();
         const std::uint64_t target = divide_up(group.bytes, divide_up(group.bytes, max_bytes_));
-        for (std::size_t i = group.begin; i < group.end; ++i) {
-            place(*order[i], target);
-        }
+        for (std::size_t i = group.begin; i < group.end; ++i) place(*order[i], target);
         close();
         const std::size_t parts = blocks_.size() - first;
         const std::string name = group.name();
@@ -134,9 +124,7 @@ private:
         const std::uint64_t at = round_up(block_.bytes, tensor_alignment);
         const bool fits = tensor.bytes <= max_bytes_ && at <= max_bytes_ - tensor.bytes;
         // Of the ends before and after this tensor, the block ends at the one that is nearer to the target.
-        if (!fits || (block_.bytes > 0 && at + tensor.bytes / 2 > target)) {
-            close();
-        }
+        if (!fits || (block_.bytes > 0 && at + tensor.bytes / 2 > target)) close();
         if (tensor.bytes <= max_bytes_) {
             append(tensor, 0, tensor.bytes);
             return;
@@ -199,22 +187,18 @@ void check_count(const Model& model, const std::vector<Group>& groups, std::uint
 }  // namespace
 
 std::vector<Block> group_blocks(const Model& model, const GroupingOptions& options) {
-    if (options.max_block_bytes < split_bytes) {
+    if (options.max_block_bytes < split_bytes)
         throw std::invalid_argument("the largest block must have at least " + std::to_string(split_bytes) + " bytes");
-    }
     const std::uint64_t max_bytes = options.max_block_bytes / split_bytes * split_bytes;
     const TensorGroups names = group_tensors(model, options.unordered);
     const std::vector<const Tensor*> order = tensors_in_order(model, names);
     std::vector<Group> groups = make_groups(model, names, order);
-    if (groups.size() > options.max_groups) {
+    if (groups.size() > options.max_groups)
         groups = join_groups(groups, std::max<std::size_t>(options.max_groups, 1), max_bytes);
-    }
     check_count(model, groups, max_bytes);
     std::vector<Block> blocks;
     BlockFiller filler(blocks, max_bytes);
-    for (const Group& group : groups) {
-        filler.fill(group, order);
-    }
+    for (const Group& group : groups) filler.fill(group, order);
     return blocks;
 }
 

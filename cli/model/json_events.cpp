@@ -25,9 +25,7 @@ struct Feed {
     std::uint64_t last_event = first;
 
     bool more() {
-        if (reader.has_buffered()) {
-            return true;
-        }
+        if (reader.has_buffered()) return true;
         if (reader.position() - last_event > max_token_bytes) {
             throw ModelError(
                 file, field,
@@ -56,12 +54,8 @@ public:
     // order mark, which no other reader of these files takes.
     char operator*() const {
         const char c = feed_->reader.peek();
-        if (c == '\0') {
-            feed_->refuse("a NUL byte");
-        }
-        if (c == '\xef' && feed_->reader.position() == feed_->first) {
-            feed_->refuse("a byte order mark");
-        }
+        if (c == '\0') feed_->refuse("a NUL byte");
+        if (c == '\xef' && feed_->reader.position() == feed_->first) feed_->refuse("a byte order mark");
         return c;
     }
     FeedIterator& operator++() {
@@ -79,13 +73,9 @@ private:
 // reader's own message gives the place.
 std::string reason_of(const nlohmann::json::exception& error) {
     std::string text = error.what();
-    if (const auto at = text.find("] "); at != std::string::npos) {
-        text.erase(0, at + 2);
-    }
+    if (const auto at = text.find("] "); at != std::string::npos) text.erase(0, at + 2);
     if (text.rfind("parse error at ", 0) == 0) {
-        if (const auto at = text.find(": "); at != std::string::npos) {
-            text.erase(0, at + 2);
-        }
+        if (const auto at = text.find(": "); at != std::string::npos) text.erase(0, at + 2);
     }
     return printable(text);
 }

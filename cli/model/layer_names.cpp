@@ -46,9 +46,7 @@ public:
         for (const char c : family) {
             if (c == '.') {
                 hashes_.push_back(hash.value());
-                if (++depth == max_depth) {
-                    return;
-                }
+                if (++depth == max_depth) return;
             }
             hash.add(c);
         }
@@ -63,9 +61,8 @@ public:
     std::string_view group_of(std::string_view name) const {
         PrefixHash hash;
         for (std::size_t i = 0; i < name.size(); ++i) {
-            if (name[i] == '.' && !std::binary_search(hashes_.begin(), hashes_.end(), hash.value())) {
+            if (name[i] == '.' && !std::binary_search(hashes_.begin(), hashes_.end(), hash.value()))
                 return name.substr(0, i);
-            }
             hash.add(name[i]);
         }
         return name;
@@ -89,11 +86,8 @@ std::vector<std::string_view> group_names(const Model& model) {
         }
     }
     ancestors.finish();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (names[i].empty()) {
-            names[i] = ancestors.group_of(model.tensors[i].name);
-        }
-    }
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (names[i].empty()) names[i] = ancestors.group_of(model.tensors[i].name);
     return names;
 }
 
@@ -103,9 +97,7 @@ std::string_view counted_part(std::string_view name) {
     std::string_view part = name;
     std::size_t begin = 0;
     for (std::size_t end = name.find('.'); end != std::string_view::npos; end = name.find('.', begin)) {
-        if (is_number(name.substr(begin, end - begin))) {
-            part = name.substr(0, end);
-        }
+        if (is_number(name.substr(begin, end - begin))) part = name.substr(0, end);
         begin = end + 1;
     }
     return part;
@@ -114,11 +106,8 @@ std::string_view counted_part(std::string_view name) {
 bool matches_any(const std::vector<std::string>& patterns, std::string_view name) {
     for (std::size_t end = 0; end != std::string_view::npos;) {
         end = name.find('.', end == 0 ? 0 : end + 1);
-        for (const std::string& pattern : patterns) {
-            if (matches_glob(pattern, name.substr(0, end))) {
-                return true;
-            }
-        }
+        for (const std::string& pattern : patterns)
+            if (matches_glob(pattern, name.substr(0, end))) return true;
     }
     return false;
 }
@@ -127,15 +116,11 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view name
 std::vector<bool> take_out_unordered(const Model& model, const std::vector<std::string>& patterns,
                                      std::vector<std::string_view>& names) {
     std::vector<bool> matched(names.size(), false);
-    if (patterns.empty()) {
-        return matched;
-    }
+    if (patterns.empty()) return matched;
     std::unordered_set<std::string_view> ordered;
     for (std::size_t i = 0; i < names.size(); ++i) {
         matched[i] = matches_any(patterns, model.tensors[i].name);
-        if (!matched[i]) {
-            ordered.insert(names[i]);
-        }
+        if (!matched[i]) ordered.insert(names[i]);
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
         if (matched[i]) {
@@ -150,9 +135,7 @@ std::vector<bool> take_out_unordered(const Model& model, const std::vector<std::
 std::vector<std::uint32_t> order_of_use(const std::vector<std::string_view>& groups) {
     std::vector<std::string> keys;
     keys.reserve(groups.size());
-    for (const std::string_view name : groups) {
-        keys.push_back(use_order_key(name));
-    }
+    for (const std::string_view name : groups) keys.push_back(use_order_key(name));
     std::vector<std::uint32_t> order(groups.size());
     std::iota(order.begin(), order.end(), 0U);
     // A merge sort, because it is fast on input that is nearly sorted.
@@ -169,12 +152,8 @@ std::string_view layer_of(std::string_view tensor_name) {
     std::size_t begin = tensor_name.find('.');
     while (begin != std::string_view::npos) {
         const std::size_t end = tensor_name.find('.', begin + 1);
-        if (end == std::string_view::npos) {
-            break;
-        }
-        if (is_number(tensor_name.substr(begin + 1, end - begin - 1))) {
-            return tensor_name.substr(0, end);
-        }
+        if (end == std::string_view::npos) break;
+        if (is_number(tensor_name.substr(begin + 1, end - begin - 1))) return tensor_name.substr(0, end);
         begin = end;
     }
     return {};
@@ -208,9 +187,7 @@ bool looks_like_expert(std::string_view tensor_name) {
     while (!tensor_name.empty()) {
         const std::size_t dot = tensor_name.find('.');
         const std::string_view component = tensor_name.substr(0, dot);
-        if (component == "experts" || component.ends_with("_exps")) {
-            return true;
-        }
+        if (component == "experts" || component.ends_with("_exps")) return true;
         tensor_name = dot == std::string_view::npos ? std::string_view() : tensor_name.substr(dot + 1);
     }
     return false;
@@ -221,11 +198,8 @@ TensorGroups group_tensors(const Model& model, const std::vector<std::string>& u
     const std::vector<bool> matched = take_out_unordered(model, unordered, names);
     // Tensors of one group mostly follow each other, so only the first tensor of each run is looked up.
     std::vector<std::size_t> runs;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (i == 0 || names[i] != names[i - 1]) {
-            runs.push_back(i);
-        }
-    }
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (i == 0 || names[i] != names[i - 1]) runs.push_back(i);
     const auto run_name = [&](std::size_t run) { return names[runs[run]]; };
     // For each run, the first run of the same name. These first runs give the groups in the order of the header, which
     // is often close to the order of use.

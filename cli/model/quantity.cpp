@@ -47,12 +47,8 @@ constexpr std::array units{
 }
 
 std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && text.front() == ' ') {
-        text.remove_prefix(1);
-    }
-    while (!text.empty() && text.back() == ' ') {
-        text.remove_suffix(1);
-    }
+    while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+    while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
     return text;
 }
 
@@ -65,16 +61,12 @@ struct Decimal {
 
 // Takes a number off the front of `rest`; `text` is the whole, for messages.
 Decimal take_decimal(std::string_view text, std::string_view& rest) {
-    if (!rest.empty() && rest.front() == '-') {
-        fail(text, "is negative");
-    }
+    if (!rest.empty() && rest.front() == '-') fail(text, "is negative");
     Decimal number;
     std::size_t digits = 0;
     for (; !rest.empty() && is_digit(rest.front()); rest.remove_prefix(1), ++digits) {
         number.parts = number.parts * 10 + static_cast<unsigned>(rest.front() - '0');
-        if (number.parts > limit) {
-            fail(text, "does not fit in 64 bits");
-        }
+        if (number.parts > limit) fail(text, "does not fit in 64 bits");
     }
     number.parts *= decimals;
     if (!rest.empty() && rest.front() == '.') {
@@ -82,24 +74,18 @@ Decimal take_decimal(std::string_view text, std::string_view& rest) {
         std::uint64_t place = decimals;
         for (; !rest.empty() && is_digit(rest.front()); rest.remove_prefix(1), ++digits) {
             place /= 10;
-            if (place == 0) {
-                fail(text, "has more than nine digits after its point");
-            }
+            if (place == 0) fail(text, "has more than nine digits after its point");
             number.parts += place * static_cast<unsigned>(rest.front() - '0');
             number.has_fraction = true;
         }
     }
-    if (digits == 0) {
-        fail(text, "does not begin with a number");
-    }
+    if (digits == 0) fail(text, "does not begin with a number");
     return number;
 }
 
 std::string lower(std::string_view text) {
     std::string result;
-    for (const char c : text) {
-        result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
+    for (const char c : text) result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     return result;
 }
 
@@ -110,9 +96,8 @@ bool has_prefix_letter(std::string_view unit) {
 // The usual spelling of a prefix that is given in lower case: "k", "M", "Gi".
 std::string prefix_text(std::string_view prefix) {
     std::string result(prefix);
-    if (!result.empty() && result != "k") {
+    if (!result.empty() && result != "k")
         result[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(result[0])));
-    }
     return result;
 }
 
@@ -131,12 +116,8 @@ enum class Kind { size, rate };
 std::uint64_t unit_bytes(std::string_view text, std::string_view name, Kind kind) {
     const std::string unit = lower(name);
     for (const Unit& known : units) {
-        if (unit != known.name) {
-            continue;
-        }
-        if (name.ends_with('b')) {
-            fail_small_b(text, std::string_view(unit).substr(0, unit.size() - 1), kind);
-        }
+        if (unit != known.name) continue;
+        if (name.ends_with('b')) fail_small_b(text, std::string_view(unit).substr(0, unit.size() - 1), kind);
         return known.bytes;
     }
     if (unit.size() == 1 && has_prefix_letter(unit)) {
@@ -146,12 +127,10 @@ std::uint64_t unit_bytes(std::string_view text, std::string_view name, Kind kind
                        static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0]))) + "iB" + end +
                        " (powers of 1024)");
     }
-    if (kind == Kind::size && unit.ends_with("bit")) {
+    if (kind == Kind::size && unit.ends_with("bit"))
         fail(text, "is in bits, but a size is in bytes: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB");
-    }
-    if (kind == Kind::size && (unit.ends_with("/s") || unit.ends_with("ps"))) {
+    if (kind == Kind::size && (unit.ends_with("/s") || unit.ends_with("ps")))
         fail(text, "is a speed, but a size is required, such as 512MiB");
-    }
     if (kind == Kind::rate) {
         fail(text, "has the unknown unit " + in_quotes(name) +
                        "; a speed is in B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, kbit/s, Mbit/s or Gbit/s");
@@ -161,15 +140,11 @@ std::uint64_t unit_bytes(std::string_view text, std::string_view name, Kind kind
 
 // The number in bytes. A fraction of a byte is dropped if the unit is larger than a byte.
 std::uint64_t whole_bytes(std::string_view text, const Decimal& number, std::uint64_t unit) {
-    if (unit == 1 && number.has_fraction) {
-        fail(text, "is not a whole number of bytes");
-    }
+    if (unit == 1 && number.has_fraction) fail(text, "is not a whole number of bytes");
     // The number and the unit are each below 2^64, but the parts of the number are not.
     const Wide whole = number.parts / decimals * unit;
     const Wide bytes = whole + number.parts % decimals * unit / decimals;
-    if (bytes > limit) {
-        fail(text, "does not fit in 64 bits");
-    }
+    if (bytes > limit) fail(text, "does not fit in 64 bits");
     return static_cast<std::uint64_t>(bytes);
 }
 
@@ -195,27 +170,20 @@ std::string scaled(double value, double base, std::span<const char* const> names
 }  // namespace
 
 std::uint64_t Quantity::resolve(std::uint64_t total_bytes) const {
-    if (!is_share_) {
-        return value_;
-    }
+    if (!is_share_) return value_;
     const Wide bytes = static_cast<Wide>(total_bytes) * value_ / shares;
-    if (bytes > limit) {
+    if (bytes > limit)
         throw QuantityError("the share of " + std::to_string(total_bytes) + " bytes does not fit in 64 bits");
-    }
     return static_cast<std::uint64_t>(bytes);
 }
 
 Quantity parse_quantity(std::string_view text) {
     std::string_view rest = trimmed(text);
-    if (rest.empty()) {
-        fail(text, "is empty; a size such as 512MiB is required");
-    }
+    if (rest.empty()) fail(text, "is empty; a size such as 512MiB is required");
     const Decimal number = take_decimal(text, rest);
     rest = trimmed(rest);
     if (rest == "%") {
-        if (number.parts > limit) {
-            fail(text, "is too large a share");
-        }
+        if (number.parts > limit) fail(text, "is too large a share");
         return Quantity(static_cast<std::uint64_t>(number.parts), true);
     }
     return Quantity(whole_bytes(text, number, unit_bytes(text, rest, Kind::size)), false);
@@ -223,34 +191,22 @@ Quantity parse_quantity(std::string_view text) {
 
 std::uint64_t parse_bytes(std::string_view text) {
     const Quantity quantity = parse_quantity(text);
-    if (quantity.is_share()) {
-        fail(text, "is a share, but a number of bytes is required, such as 512MiB");
-    }
+    if (quantity.is_share()) fail(text, "is a share, but a number of bytes is required, such as 512MiB");
     return quantity.resolve(0);
 }
 
 std::uint64_t parse_rate(std::string_view text) {
     std::string_view rest = trimmed(text);
-    if (rest.empty()) {
-        fail(text, "is empty; a speed such as 25GB/s is required");
-    }
+    if (rest.empty()) fail(text, "is empty; a speed such as 25GB/s is required");
     const Decimal number = take_decimal(text, rest);
     std::string unit(trimmed(rest));
-    if (unit.ends_with("/s")) {
-        unit = trimmed(std::string_view(unit).substr(0, unit.size() - 2));
-    }
-    if (unit == "%") {
-        fail(text, "is a share, but a speed is required, such as 25GB/s");
-    }
+    if (unit.ends_with("/s")) unit = trimmed(std::string_view(unit).substr(0, unit.size() - 2));
+    if (unit == "%") fail(text, "is a share, but a speed is required, such as 25GB/s");
     // Links are often specified in bits.
     const bool bits = unit.ends_with("bit");
-    if (bits) {
-        unit.replace(unit.size() - 3, 3, "B");
-    }
+    if (bits) unit.replace(unit.size() - 3, 3, "B");
     const std::uint64_t rate = whole_bytes(text, number, unit_bytes(text, unit, Kind::rate)) / (bits ? 8 : 1);
-    if (rate == 0) {
-        fail(text, "is less than one byte per second; a speed such as 25GB/s is required");
-    }
+    if (rate == 0) fail(text, "is less than one byte per second; a speed such as 25GB/s is required");
     return rate;
 }
 
@@ -265,9 +221,7 @@ std::string format_rate(double bytes_per_second) {
 }
 
 std::string format_duration(double nanoseconds) {
-    if (!(nanoseconds >= 0) || !std::isfinite(nanoseconds)) {
-        return "-";
-    }
+    if (!(nanoseconds >= 0) || !std::isfinite(nanoseconds)) return "-";
     const double seconds = std::round(nanoseconds / 1e9);
     if (seconds < 60 || seconds > 1e15) {
         static constexpr std::array names{"ns", "us", "ms", "s"};

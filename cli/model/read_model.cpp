@@ -25,14 +25,10 @@ namespace fs = std::filesystem;
 // Whether it is named like a shard of several: NAME-00001-of-00003.safetensors.
 bool is_one_of_several(std::string_view name) {
     constexpr std::string_view suffix = ".safetensors", separator = "-of-";
-    if (!name.ends_with(suffix)) {
-        return false;
-    }
+    if (!name.ends_with(suffix)) return false;
     name.remove_suffix(suffix.size());
     const std::size_t at = name.rfind(separator);
-    if (at == std::string_view::npos) {
-        return false;
-    }
+    if (at == std::string_view::npos) return false;
     const std::string_view count = name.substr(at + separator.size());
     return !count.empty() && count.find_first_not_of("0123456789") == std::string_view::npos &&
            count.find_first_not_of('0') != std::string_view::npos && count.substr(count.find_first_not_of('0')) != "1";
@@ -47,9 +43,7 @@ Model read_sharded(const std::string& path, const ReadOptions& options, const Mo
         std::set_difference(folder->safetensors.begin(), folder->safetensors.end(), index.shards.begin(),
                             index.shards.end(), std::back_inserter(candidates));
         candidates.insert(candidates.end(), folder->gguf.begin(), folder->gguf.end());
-        if (candidates.size() > 1) {
-            refuse_choice(folder->path, candidates);
-        }
+        if (candidates.size() > 1) refuse_choice(folder->path, candidates);
     }
     Model model;
     read_shards(index, options, model);
@@ -60,9 +54,7 @@ Model read_sharded(const std::string& path, const ReadOptions& options, const Mo
 Model read_gguf_parts(const std::string& path, FileSource& source, const ReadOptions& options) {
     Model model;
     const GgufSplit split = read_gguf(source, options, model);
-    if (split.count <= 1) {
-        return model;
-    }
+    if (split.count <= 1) return model;
     const std::vector<std::string> parts = split_parts(path, split);
     model = Model();
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -80,13 +72,9 @@ Model read_gguf_parts(const std::string& path, FileSource& source, const ReadOpt
 }
 
 Model read_file(const std::string& path, const ReadOptions& options) {
-    if (path.ends_with(".json")) {
-        return read_sharded(path, options, nullptr);
-    }
+    if (path.ends_with(".json")) return read_sharded(path, options, nullptr);
     FileSource source(path);
-    if (is_gguf(source)) {
-        return read_gguf_parts(path, source, options);
-    }
+    if (is_gguf(source)) return read_gguf_parts(path, source, options);
     Model model;
     read_safetensors(source, options, model);
     return model;
@@ -95,14 +83,11 @@ Model read_file(const std::string& path, const ReadOptions& options) {
 Model read_folder(const std::string& path, const ReadOptions& options) {
     const ModelFolder folder = list_model_folder(path);
     std::vector<std::string> candidates = folder.indexes.empty() ? folder.variant_indexes : folder.indexes;
-    if (candidates.size() == 1) {
-        return read_sharded(folder.inside(candidates.front()), options, &folder);
-    }
+    if (candidates.size() == 1) return read_sharded(folder.inside(candidates.front()), options, &folder);
     candidates.insert(candidates.end(), folder.safetensors.begin(), folder.safetensors.end());
     candidates.insert(candidates.end(), folder.gguf.begin(), folder.gguf.end());
-    if (candidates.empty()) {
+    if (candidates.empty())
         throw ModelError(path, "folder", "holds no model: no *.safetensors, *.safetensors.index.json or *.gguf file");
-    }
     if (candidates.size() > 1) {
         const bool only_shards = folder.safetensors.size() == candidates.size();
         refuse_choice(path, candidates,

@@ -24,22 +24,14 @@ constexpr std::array<std::string_view, 2> whole_models{"model.safetensors", "dif
 // The files of a folder that hold its model: an index, a file, or several files.
 std::vector<std::string> files_of(const ModelFolder& folder) {
     std::vector<std::string> whole;
-    for (const std::string_view name : whole_models) {
-        if (folder.holds(name)) {
-            whole.emplace_back(name);
-        }
-    }
+    for (const std::string_view name : whole_models)
+        if (folder.holds(name)) whole.emplace_back(name);
     for (const auto* models : {&folder.indexes, &std::as_const(whole), &folder.variant_indexes}) {
-        if (models->size() > 1) {
-            refuse_choice(folder.path, *models);
-        }
-        if (!models->empty()) {
-            return *models;
-        }
+        if (models->size() > 1) refuse_choice(folder.path, *models);
+        if (!models->empty()) return *models;
     }
-    if (folder.safetensors.empty()) {
+    if (folder.safetensors.empty())
         throw ModelError(folder.path, "folder", "holds no *.safetensors or *.safetensors.index.json file", ENOENT);
-    }
     return folder.safetensors;
 }
 
@@ -63,9 +55,7 @@ Model read_weights(std::span<const std::string> paths, const ReadOptions& option
             continue;
         }
         const ModelFolder folder = list_model_folder(path);
-        for (const std::string& name : files_of(folder)) {
-            add_file(folder.inside(name), options, model);
-        }
+        for (const std::string& name : files_of(folder)) add_file(folder.inside(name), options, model);
     }
     check_names(model);
     return model;

@@ -27,11 +27,8 @@ std::string_view foreign_kind(std::string_view lead) {
         {"<", "this is an HTML or XML page"},
         {"{", "this is JSON; a shard index has a name that ends in .index.json"},
     }};
-    for (const auto& [magic, kind] : kinds) {
-        if (lead.substr(0, magic.size()) == magic) {
-            return kind;
-        }
-    }
+    for (const auto& [magic, kind] : kinds)
+        if (lead.substr(0, magic.size()) == magic) return kind;
     return "not a safetensors file, or truncated";
 }
 
@@ -39,9 +36,7 @@ std::string_view foreign_kind(std::string_view lead) {
 std::uint64_t read_header_length(ByteSource& source, const ReadOptions& options) {
     constexpr std::string_view field = "header length";
     const std::uint64_t size = source.size();
-    if (size == 0) {
-        throw ModelError(source.name(), "file", "is empty");
-    }
+    if (size == 0) throw ModelError(source.name(), "file", "is empty");
     std::array<char, 32> lead{};
     const std::size_t lead_bytes = size < lead.size() ? static_cast<std::size_t>(size) : lead.size();
     source.read(0, {lead.data(), lead_bytes});
@@ -52,12 +47,8 @@ std::uint64_t read_header_length(ByteSource& source, const ReadOptions& options)
             "takes 8 bytes, but the file has " + std::to_string(size) + ": " + std::string(foreign_kind(lead_text)));
     }
     std::uint64_t length = 0;
-    for (std::size_t i = 8; i-- > 0;) {
-        length = length << 8 | static_cast<unsigned char>(lead[i]);
-    }
-    if (length == 0) {
-        throw ModelError(source.name(), field, "is zero");
-    }
+    for (std::size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(lead[i]);
+    if (length == 0) throw ModelError(source.name(), field, "is zero");
     if (length > size - 8) {
         throw ModelError(source.name(), field,
                          "says " + std::to_string(length) + ", but only " + std::to_string(size - 8) +
@@ -85,20 +76,15 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
     check_names(model, first);
     check_layout(model, first, false);
     std::uint64_t covered = 0;
-    for (std::size_t i = first; i < model.tensors.size(); ++i) {
-        covered += model.tensors[i].bytes;
-    }
+    for (std::size_t i = first; i < model.tensors.size(); ++i) covered += model.tensors[i].bytes;
     const std::uint64_t data_bytes = source.size() - 8 - length;
     if (covered != data_bytes) {
         throw ModelError(source.name(), "data_offsets",
                          "end at " + std::to_string(covered) + ", but the file holds " + std::to_string(data_bytes) +
                              " bytes of data");
     }
-    for (const auto& [key, value] : model.files.back().metadata) {
-        if (key == packed_key) {
-            apply_description(value, source, first, model);
-        }
-    }
+    for (const auto& [key, value] : model.files.back().metadata)
+        if (key == packed_key) apply_description(value, source, first, model);
     add_bytes(model, first);
 }
 

@@ -45,15 +45,12 @@ void SafetensorsHeader::unexpected(JsonKind found) const {
 }
 
 void SafetensorsHeader::enter_skipped() {
-    if (++skipped_depth_ > max_skipped_depth) {
+    if (++skipped_depth_ > max_skipped_depth)
         fail_tensor({}, "is nested deeper than " + std::to_string(max_skipped_depth) + " levels");
-    }
 }
 
 void SafetensorsHeader::leave_skipped() {
-    if (--skipped_depth_ == 0) {
-        state_ = State::tensor;
-    }
+    if (--skipped_depth_ == 0) state_ = State::tensor;
 }
 
 void SafetensorsHeader::start_object() {
@@ -117,9 +114,8 @@ void SafetensorsHeader::end_array() {
         leave_skipped();
         return;
     }
-    if (state_ == State::offsets_items && offset_count_ != 2) {
+    if (state_ == State::offsets_items && offset_count_ != 2)
         fail_tensor("data_offsets", "must hold two numbers, but holds " + std::to_string(offset_count_));
-    }
     state_ = State::tensor;
 }
 
@@ -127,17 +123,14 @@ void SafetensorsHeader::key(std::string_view name) {
     switch (state_) {
         case State::top:
             if (name == metadata_field) {
-                if (saw_metadata_) {
-                    fail(metadata_field, "occurs twice in the header");
-                }
+                if (saw_metadata_) fail(metadata_field, "occurs twice in the header");
                 saw_metadata_ = true;
                 state_ = State::metadata_value;
                 return;
             }
             name_.assign(name);
-            if (name.size() > max_name_bytes) {
+            if (name.size() > max_name_bytes)
                 fail_tensor({}, "has a name longer than " + std::to_string(max_name_bytes) + " bytes");
-            }
             state_ = State::tensor_value;
             return;
         case State::tensor:
@@ -153,9 +146,7 @@ void SafetensorsHeader::key(std::string_view name) {
 }
 
 void SafetensorsHeader::once(bool& seen, std::string_view member) {
-    if (seen) {
-        fail_tensor(member, "occurs twice");
-    }
+    if (seen) fail_tensor(member, "occurs twice");
     seen = true;
 }
 
@@ -178,50 +169,32 @@ void SafetensorsHeader::member(std::string_view name) {
 void SafetensorsHeader::scalar(const JsonScalar& value) {
     switch (state_) {
         case State::dtype:
-            if (value.kind != JsonKind::string) {
-                unexpected(value.kind);
-            }
+            if (value.kind != JsonKind::string) unexpected(value.kind);
             type_ = safetensors_type(value.text);
-            if (type_ == nullptr) {
-                fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is not a known type");
-            }
+            if (type_ == nullptr) fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is not a known type");
             state_ = State::tensor;
             return;
         case State::shape_items:
-            if (value.kind != JsonKind::natural_number) {
-                unexpected(value.kind);
-            }
+            if (value.kind != JsonKind::natural_number) unexpected(value.kind);
             shape_.push_back(value.number);
             return;
         case State::offsets_items:
-            if (value.kind != JsonKind::natural_number) {
-                unexpected(value.kind);
-            }
-            if (offset_count_ < 2) {
-                offsets_[offset_count_] = value.number;
-            }
+            if (value.kind != JsonKind::natural_number) unexpected(value.kind);
+            if (offset_count_ < 2) offsets_[offset_count_] = value.number;
             ++offset_count_;
             return;
         case State::metadata_item:
-            if (value.kind != JsonKind::string) {
-                unexpected(value.kind);
-            }
-            if (metadata_key_ != packed_key) {
-                model_.note(metadata_key_, value.text);
-            }
+            if (value.kind != JsonKind::string) unexpected(value.kind);
+            if (metadata_key_ != packed_key) model_.note(metadata_key_, value.text);
             model_.files[file_].metadata.emplace_back(metadata_key_, value.text);
             state_ = State::metadata;
             return;
         case State::metadata_value:
-            if (value.kind != JsonKind::null) {
-                unexpected(value.kind);
-            }
+            if (value.kind != JsonKind::null) unexpected(value.kind);
             state_ = State::top;
             return;
         case State::skipped:
-            if (skipped_depth_ == 0) {
-                state_ = State::tensor;
-            }
+            if (skipped_depth_ == 0) state_ = State::tensor;
             return;
         default:
             unexpected(value.kind);
@@ -245,9 +218,7 @@ void SafetensorsHeader::finish_tensor() {
                                         std::to_string(data_bytes) + " bytes of data: truncated, or wrong");
     }
     const TensorSize size = tensor_size(*type_, shape_);
-    if (!size.problem.empty()) {
-        fail_tensor("shape", size.problem);
-    }
+    if (!size.problem.empty()) fail_tensor("shape", size.problem);
     if (size.bytes != end - begin) {
         fail_tensor("data_offsets", "span " + std::to_string(end - begin) + " bytes, but dtype and shape make " +
                                         std::to_string(size.bytes));

@@ -19,27 +19,15 @@ std::string entry_field(std::string_view tensor) { return "weight_map: " + in_qu
 
 // The reason why a shard may not have this name; empty if it may.
 std::string_view shard_name_problem(std::string_view name) {
-    if (name.empty()) {
-        return "is empty";
-    }
-    if (name.find('\0') != std::string_view::npos) {
-        return "holds a NUL byte";
-    }
-    if (name.front() == '/') {
-        return "is an absolute path";
-    }
+    if (name.empty()) return "is empty";
+    if (name.find('\0') != std::string_view::npos) return "holds a NUL byte";
+    if (name.front() == '/') return "is an absolute path";
     while (true) {
         const std::size_t slash = name.find('/');
         const std::string_view component = name.substr(0, slash);
-        if (component == "..") {
-            return "leads out of the index's folder";
-        }
-        if (component.empty() || component == ".") {
-            return "is not a plain path";
-        }
-        if (slash == std::string_view::npos) {
-            return {};
-        }
+        if (component == "..") return "leads out of the index's folder";
+        if (component.empty() || component == ".") return "is not a plain path";
+        if (slash == std::string_view::npos) return {};
         name.remove_prefix(slash + 1);
     }
 }
@@ -78,9 +66,7 @@ public:
     }
 
     void start_array() override {
-        if (state_ != State::skipped) {
-            unexpected(JsonKind::array);
-        }
+        if (state_ != State::skipped) unexpected(JsonKind::array);
         enter_skipped();
     }
 
@@ -89,14 +75,11 @@ public:
     void key(std::string_view name) override {
         if (state_ == State::map) {
             tensor_.assign(name);
-            if (name.size() > max_name_bytes) {
+            if (name.size() > max_name_bytes)
                 fail(entry_field(tensor_), "is longer than " + std::to_string(max_name_bytes) + " bytes");
-            }
             state_ = State::map_item;
         } else if (state_ == State::top && name == "weight_map") {
-            if (saw_map_) {
-                fail("weight_map", "occurs twice");
-            }
+            if (saw_map_) fail("weight_map", "occurs twice");
             saw_map_ = true;
             state_ = State::map_value;
         } else if (state_ == State::top) {
@@ -107,14 +90,10 @@ public:
 
     void scalar(const JsonScalar& value) override {
         if (state_ == State::skipped) {
-            if (skipped_depth_ == 0) {
-                state_ = State::top;
-            }
+            if (skipped_depth_ == 0) state_ = State::top;
             return;
         }
-        if (state_ != State::map_item || value.kind != JsonKind::string) {
-            unexpected(value.kind);
-        }
+        if (state_ != State::map_item || value.kind != JsonKind::string) unexpected(value.kind);
         index_.entries.push_back({index_.arena.copy(std::string_view(tensor_)), shard_number(value.text)});
         state_ = State::map;
     }
@@ -141,31 +120,23 @@ private:
     }
 
     void enter_skipped() {
-        if (++skipped_depth_ > max_skipped_depth) {
+        if (++skipped_depth_ > max_skipped_depth)
             fail(skipped_, "is nested deeper than " + std::to_string(max_skipped_depth) + " levels");
-        }
     }
 
     void leave_skipped() {
-        if (--skipped_depth_ == 0) {
-            state_ = State::top;
-        }
+        if (--skipped_depth_ == 0) state_ = State::top;
     }
 
     std::uint32_t shard_number(std::string_view name) {
         // Neighbours are mostly in the same shard.
         if (!index_.entries.empty()) {
             const std::uint32_t last = index_.entries.back().shard;
-            if (index_.shards[last] == name) {
-                return last;
-            }
+            if (index_.shards[last] == name) return last;
         }
-        if (const auto found = numbers_.find(name); found != numbers_.end()) {
-            return found->second;
-        }
-        if (const std::string_view problem = shard_name_problem(name); !problem.empty()) {
+        if (const auto found = numbers_.find(name); found != numbers_.end()) return found->second;
+        if (const std::string_view problem = shard_name_problem(name); !problem.empty())
             fail(entry_field(tensor_), "the file name " + in_quotes(name) + " " + std::string(problem));
-        }
         const auto number = static_cast<std::uint32_t>(index_.shards.size());
         index_.shards.emplace_back(name);
         numbers_.emplace(std::string(name), number);
@@ -194,17 +165,13 @@ void sort_shards(ShardIndex& index) {
         sorted[i] = std::move(index.shards[order[i]]);
     }
     index.shards = std::move(sorted);
-    for (ShardIndex::Entry& entry : index.entries) {
-        entry.shard = place[entry.shard];
-    }
+    for (ShardIndex::Entry& entry : index.entries) entry.shard = place[entry.shard];
 }
 
 }  // namespace
 
 ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options) {
-    if (source.size() == 0) {
-        throw ModelError(source.name(), "file", "is empty");
-    }
+    if (source.size() == 0) throw ModelError(source.name(), "file", "is empty");
     if (source.size() > options.max_header_bytes) {
         throw ModelError(source.name(), "file",
                          "has " + std::to_string(source.size()) + " bytes, more than the limit on header bytes, " +
@@ -214,12 +181,8 @@ ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options) {
     index.path = source.name();
     IndexEvents events(index);
     read_json(source, 0, source.size(), "index", events);
-    if (!events.saw_map()) {
-        throw ModelError(index.path, "weight_map", "is missing");
-    }
-    if (index.entries.empty()) {
-        throw ModelError(index.path, "weight_map", "is empty");
-    }
+    if (!events.saw_map()) throw ModelError(index.path, "weight_map", "is missing");
+    if (index.entries.empty()) throw ModelError(index.path, "weight_map", "is empty");
     const auto name_of = [&](std::size_t i) { return index.entries[i].tensor; };
     find_equal_names(index.entries.size(), name_of, [&](std::size_t one, std::size_t two) {
         const std::string& a = index.shards[index.entries[one].shard];

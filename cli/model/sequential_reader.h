@@ -56,9 +56,7 @@ private:
 
     bool refill() {
         const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(end_ - next_, buffer_.size()));
-        if (bytes == 0) {
-            return false;
-        }
+        if (bytes == 0) return false;
         source_.read(next_, {buffer_.data(), bytes});
         next_ += bytes;
         at_ = 0;

@@ -129,29 +129,19 @@ Stage stage_of(std::string_view component) {
     std::transform(component.begin(), component.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     std::string_view rest(buffer.data(), size);
-    if (const Word* word = find_word(whole_words, rest)) {
-        return word->stage;
-    }
+    if (const Word* word = find_word(whole_words, rest)) return word->stage;
     std::uint64_t found = 0;
     while (true) {
         const std::size_t end = rest.find_first_of("_-");
         const std::string_view part = rest.substr(0, end);
-        if (end == std::string_view::npos && (part == "out" || part == "in")) {
+        if (end == std::string_view::npos && (part == "out" || part == "in"))
             return part == "out" ? stage_head : stage_embedding;
-        }
-        if (const Word* word = find_word(part_words, part)) {
-            found |= std::uint64_t{1} << word->stage;
-        }
-        if (end == std::string_view::npos) {
-            break;
-        }
+        if (const Word* word = find_word(part_words, part)) found |= std::uint64_t{1} << word->stage;
+        if (end == std::string_view::npos) break;
         rest.remove_prefix(end + 1);
     }
-    for (const Stage stage : part_stages) {
-        if ((found >> stage & 1) != 0) {
-            return stage;
-        }
-    }
+    for (const Stage stage : part_stages)
+        if ((found >> stage & 1) != 0) return stage;
     return stage_body;
 }
 
@@ -165,12 +155,8 @@ void append_natural(std::string& key, std::string_view text) {
             continue;
         }
         std::size_t end = at;
-        while (end < text.size() && is_digit(text[end])) {
-            ++end;
-        }
-        while (at + 1 < end && text[at] == '0') {
-            ++at;
-        }
+        while (end < text.size() && is_digit(text[end])) ++end;
+        while (at + 1 < end && text[at] == '0') ++at;
         key += '0';
         key += static_cast<char>(std::min(end - at, longest_number));
         key.append(text.substr(at, end - at));
@@ -189,9 +175,7 @@ std::string use_order_key(std::string_view dotted) {
         key += static_cast<char>(stage_of(component));
         append_natural(key, component);
         key += '\0';
-        if (dot == std::string_view::npos) {
-            return key;
-        }
+        if (dot == std::string_view::npos) return key;
         dotted.remove_prefix(dot + 1);
     }
 }

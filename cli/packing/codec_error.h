@@ -16,12 +16,8 @@ namespace stagehand::cli {
 
 // `what` is the part of the file. A lack of memory is no fault of the model.
 inline void check_codec_of(const Status& status, const std::string& path, const std::string& what) {
-    if (status.code() == SH_ERROR_OUT_OF_HOST_MEMORY) {
-        throw CommandError(ExitCode::device, status.text());
-    }
-    if (!status.ok()) {
-        throw model::ModelError(path, what, status.text());
-    }
+    if (status.code() == SH_ERROR_OUT_OF_HOST_MEMORY) throw CommandError(ExitCode::device, status.text());
+    if (!status.ok()) throw model::ModelError(path, what, status.text());
 }
 
 inline void check_codec(const Status& status, const std::string& path, std::string_view tensor) {

@@ -14,9 +14,8 @@ PackedSegment::PackedSegment(const ModelFiles& files, const model::Segment& segm
         read_frame(0, std::min<std::uint64_t>(codec::kFrameHeaderBytes, segment.packed_bytes)), segment.packed_bytes,
         &bytes));
     check(codec::FrameIndex::open(read_frame(0, bytes), segment.packed_bytes, &index_));
-    if (index_.contents_bytes() != segment.contents_bytes) {
+    if (index_.contents_bytes() != segment.contents_bytes)
         check(Status(SH_ERROR_INVALID_ARGUMENT, "is not what the metadata says"));
-    }
 }
 
 std::span<const std::uint8_t> PackedSegment::read_frame(std::uint64_t offset, std::uint64_t bytes) {

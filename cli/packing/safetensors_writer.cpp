@@ -36,24 +36,19 @@ std::uint64_t padded(std::uint64_t header_bytes) {
 UnfinishedFile::UnfinishedFile(const std::string& path) : path_(path) {
     struct stat found = {};
     if (stat(path.c_str(), &found) == 0) {
-        if (!S_ISREG(found.st_mode)) {
+        if (!S_ISREG(found.st_mode))
             throw CommandError(ExitCode::output, fmt::format("{} is not a regular file", model::printable(path)));
-        }
         mode_ = found.st_mode & 07777;
         std::error_code error;
         path_ = std::filesystem::canonical(path, error).string();
-        if (error) {
-            fail(error.value());
-        }
+        if (error) fail(error.value());
     } else {
         mode_ = mode_of_new_files();
     }
     constexpr std::string_view suffix = ".part";
     name_ = path_ + ".XXXXXX" + std::string(suffix);
     const int descriptor = mkostemps(name_.data(), static_cast<int>(suffix.size()), O_CLOEXEC);
-    if (descriptor == -1) {
-        fail(errno);
-    }
+    if (descriptor == -1) fail(errno);
     file_ = fdopen(descriptor, "w");
     if (file_ == nullptr) {
         const int error = errno;
@@ -64,12 +59,8 @@ UnfinishedFile::UnfinishedFile(const std::string& path) : path_(path) {
 }
 
 UnfinishedFile::~UnfinishedFile() {
-    if (file_ != nullptr) {
-        (void)std::fclose(file_);
-    }
-    if (!published_) {
-        (void)std::remove(name_.c_str());
-    }
+    if (file_ != nullptr) (void)std::fclose(file_);
+    if (!published_) (void)std::remove(name_.c_str());
 }
 
 void UnfinishedFile::fail(int error) const {
@@ -78,30 +69,20 @@ void UnfinishedFile::fail(int error) const {
 
 void UnfinishedFile::write(std::string_view bytes) {
     // An empty tensor may have no address, which fwrite() does not allow.
-    if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
-        fail(errno);
-    }
+    if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) fail(errno);
 }
 
 void UnfinishedFile::rewind() {
-    if (std::fseek(file_, 0, SEEK_SET) != 0) {
-        fail(errno);
-    }
+    if (std::fseek(file_, 0, SEEK_SET) != 0) fail(errno);
 }
 
 void UnfinishedFile::close() {
-    if (std::fflush(file_) != 0 || fchmod(fileno(file_), mode_) != 0 || fsync(fileno(file_)) != 0) {
-        fail(errno);
-    }
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) {
-        fail(errno);
-    }
+    if (std::fflush(file_) != 0 || fchmod(fileno(file_), mode_) != 0 || fsync(fileno(file_)) != 0) fail(errno);
+    if (std::fclose(std::exchange(file_, nullptr)) != 0) fail(errno);
 }
 
 void UnfinishedFile::publish() {
-    if (std::rename(name_.c_str(), path_.c_str()) != 0) {
-        fail(errno);
-    }
+    if (std::rename(name_.c_str(), path_.c_str()) != 0) fail(errno);
     published_ = true;
 }
 
@@ -118,9 +99,7 @@ void SafetensorsWriter::append(WrittenTensor tensor, std::span<const char> bytes
 
 std::string SafetensorsWriter::header(const Json& metadata, const std::vector<WrittenTensor>& tensors) {
     Json json = Json::object();
-    if (!metadata.empty()) {
-        json["__metadata__"] = metadata;
-    }
+    if (!metadata.empty()) json["__metadata__"] = metadata;
     std::uint64_t at = 0;
     for (const WrittenTensor& tensor : tensors) {
         // Not by operator[], which looks through all names first.
@@ -140,9 +119,7 @@ void SafetensorsWriter::finish(const Json& metadata) {
     }
     text.resize(header_bytes_, ' ');  // the format allows spaces at the end
     std::string length;
-    for (int i = 0; i < 8; ++i) {
-        length += static_cast<char>(header_bytes_ >> (8 * i) & 0xff);
-    }
+    for (int i = 0; i < 8; ++i) length += static_cast<char>(header_bytes_ >> (8 * i) & 0xff);
     file_.rewind();
     file_.write(length);
     file_.write(text);

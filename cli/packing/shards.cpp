@@ -29,43 +29,32 @@ Shards::Shards(const std::string& model, const std::string& output) {
     }
     const fs::path folder = fs::path(found.index).parent_path();
     std::error_code error;
-    if (fs::equivalent(folder.empty() ? fs::path(".") : folder, output, error)) {
+    if (fs::equivalent(folder.empty() ? fs::path(".") : folder, output, error))
         throw CommandError(ExitCode::usage, fmt::format("{} is the folder of the model", model::printable(output)));
-    }
     if (fs::exists(output, error) && !fs::is_directory(output, error)) {
         throw CommandError(ExitCode::usage, fmt::format("{} is no folder, and the model has {} files",
                                                         model::printable(output), found.files.size()));
     }
-    for (const model::ModelFile& file : found.files) {
+    for (const model::ModelFile& file : found.files)
         files_.push_back({file.path, (output / fs::path(file.path).lexically_relative(folder)).string()});
-    }
     index_ = {found.index, (output / fs::path(found.index).filename()).string()};
 }
 
 void Shards::begin() const {
-    if (index_.from.empty()) {
-        return;
-    }
+    if (index_.from.empty()) return;
     std::error_code error;
     for (const Shard& file : files_) {
         const std::string folder = fs::path(file.to).parent_path().string();
-        if (fs::create_directories(folder, error); error) {
-            fail_output(folder, error);
-        }
+        if (fs::create_directories(folder, error); error) fail_output(folder, error);
     }
-    if (fs::remove(index_.to, error); error) {
-        fail_output(index_.to, error);
-    }
+    if (fs::remove(index_.to, error); error) fail_output(index_.to, error);
 }
 
 void Shards::finish() const {
-    if (index_.from.empty()) {
-        return;
-    }
+    if (index_.from.empty()) return;
     std::error_code error;
-    if (fs::copy_file(index_.from, index_.to, fs::copy_options::overwrite_existing, error); error) {
+    if (fs::copy_file(index_.from, index_.to, fs::copy_options::overwrite_existing, error); error)
         fail_output(index_.to, error);
-    }
 }
 
 }  // namespace stagehand::cli

@@ -22,9 +22,8 @@ namespace stagehand::cli {
 namespace {
 
 model::Model read_one_file(model::FileSource& source) {
-    if (model::is_gguf(source)) {
+    if (model::is_gguf(source))
         throw model::ModelError(source.name(), "format", "is GGUF, and only safetensors files are packed");
-    }
     model::Model model;
     model::read_safetensors(source, {}, model);
     // An empty tensor has the offset of the next one.
@@ -48,9 +47,7 @@ TensorFile::TensorFile(const std::string& path) : source_(path), model_(read_one
 
 std::uint64_t TensorFile::stored_bytes() const {
     std::uint64_t bytes = 0;
-    for (const model::Tensor& tensor : tensors()) {
-        bytes += tensor.file_bytes();
-    }
+    for (const model::Tensor& tensor : tensors()) bytes += tensor.file_bytes();
     return bytes;
 }
 
@@ -62,9 +59,7 @@ std::size_t TensorFile::packed_tensors() const {
 std::vector<char> TensorFile::read(const model::Tensor& tensor) {
     std::vector<char> bytes(tensor.file_bytes());
     source_.read(tensor.offset, bytes);
-    if (tensor.packed_bytes == 0) {
-        return bytes;
-    }
+    if (tensor.packed_bytes == 0) return bytes;
     codec::Frame frame;
     check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame), path(),
                 tensor.name);

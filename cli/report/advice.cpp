@@ -73,9 +73,7 @@ void tell_waits(const RunFile& run, double step_ms, Advice& advice) {
 
 void tell_plan_and_step(const RunFile& run, double step_ms, Advice& advice) {
     const LoggedPlan& plan = *run.plan;
-    if (plan.step_ms <= 0) {
-        return;
-    }
+    if (plan.step_ms <= 0) return;
     if (step_ms > (1 + 5 * noticeable) * plan.step_ms) {
         const double copied = median(later_steps(run, &LoggedStep::ms)) > 0 && plan.bytes_per_step > 0
                                   ? static_cast<double>(plan.bytes_per_step) * 1e3 / step_ms
@@ -114,9 +112,8 @@ void tell_troubles(const RunFile& run, Advice& advice) {
         cancelled += step.cancelled_loads;
         evictions += step.evictions;
     }
-    if (failed > 0) {
+    if (failed > 0)
         advice.course.push_back(fmt::format("{} failed. The library's log has the reasons.", counted(failed, "load")));
-    }
     if (cancelled > 0) {
         advice.course.push_back(fmt::format("{} given up, because the engine left the order of the plan.",
                                             cancelled == 1 ? "1 load was" : count_text(cancelled) + " loads were"));
@@ -142,11 +139,8 @@ void tell_troubles(const RunFile& run, Advice& advice) {
 
 // The first budget above the present one that is at least as fast as `ms`.
 const CurvePoint* budget_for(const Curve& curve, double ms) {
-    for (const CurvePoint& point : curve.points) {
-        if (point.budget_bytes > curve.chosen.budget_bytes && point.step_ms <= ms) {
-            return &point;
-        }
-    }
+    for (const CurvePoint& point : curve.points)
+        if (point.budget_bytes > curve.chosen.budget_bytes && point.step_ms <= ms) return &point;
     return nullptr;
 }
 
@@ -162,12 +156,9 @@ void suggest_budgets(const Curve& curve, Advice& advice) {
     if (now.step_ms > (1 + noticeable) * best) {
         const CurvePoint* const next = budget_for(curve, 0.9 * now.step_ms);
         const CurvePoint* const least = budget_for(curve, (1 + noticeable) * best);
-        if (next != nullptr && next != least) {
-            advice.changes.push_back(budget_sentence(now, *next, "."));
-        }
-        if (least != nullptr) {
+        if (next != nullptr && next != least) advice.changes.push_back(budget_sentence(now, *next, "."));
+        if (least != nullptr)
             advice.changes.push_back(budget_sentence(now, *least, ". A larger budget gains nothing more."));
-        }
     } else {
         advice.changes.emplace_back(
             "A larger budget gains nothing: the step is as fast as with the whole model on the "
@@ -187,13 +178,10 @@ void suggest_blocks(const LoggedPlan& plan, Advice& advice) {
     const auto largest =
         std::max_element(plan.blocks.begin(), plan.blocks.end(),
                          [](const LoggedBlock& left, const LoggedBlock& right) { return left.bytes < right.bytes; });
-    if (largest == plan.blocks.end()) {
-        return;
-    }
+    if (largest == plan.blocks.end()) return;
     std::string sentence = fmt::format("The largest block, {}, has {}", largest->name, format_bytes(largest->bytes));
-    if (plan.link_bytes_per_second > 0) {
+    if (plan.link_bytes_per_second > 0)
         sentence += fmt::format(". Copying it whole costs {}", time_text(copy_ms(plan, largest->bytes)));
-    }
     if (!plan.smallest_budget_block.empty() && plan.smallest_budget_bytes > 0) {
         sentence += plan.smallest_budget_block == largest->name
                         ? fmt::format(". It determines the smallest budget, {}: a split of the block lowers it",
@@ -218,9 +206,7 @@ Advice advice_of(const RunFile& run, const WhatIf& what_if) {
     }
     tell_waits(run, step_ms, advice);
     tell_troubles(run, advice);
-    if (!what_if.problem.empty()) {
-        advice.changes.push_back(what_if.problem);
-    }
+    if (!what_if.problem.empty()) advice.changes.push_back(what_if.problem);
     if (!what_if.curve.points.empty()) {
         suggest_budgets(what_if.curve, advice);
         const double now = what_if.curve.chosen.step_ms;
@@ -231,9 +217,7 @@ Advice advice_of(const RunFile& run, const WhatIf& what_if) {
             advice.changes.emplace_back("A faster link gains nothing.");
         }
     }
-    if (run.plan) {
-        suggest_blocks(*run.plan, advice);
-    }
+    if (run.plan) suggest_blocks(*run.plan, advice);
     return advice;
 }
 

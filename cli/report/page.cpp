@@ -45,9 +45,7 @@ std::string html_text(std::string_view text) {
 
 std::string sentences(const std::vector<std::string>& items) {
     std::string result = "<ul>\n";
-    for (const std::string& item : items) {
-        result += "<li>" + html_text(item) + "</li>\n";
-    }
+    for (const std::string& item : items) result += "<li>" + html_text(item) + "</li>\n";
     return result + "</ul>\n";
 }
 
@@ -65,9 +63,8 @@ std::string missing(const char* title, const std::string& why) {
 
 std::string plan_figure(std::size_t index, const RunFile& run) {
     constexpr const char* title = "The plan: what of each block stays on the device";
-    if (!run.plan || run.plan->blocks.empty()) {
+    if (!run.plan || run.plan->blocks.empty())
         return missing(title, "The telemetry does not list the blocks of the plan.");
-    }
     return figure(index, "plan", title,
                   fmt::format("{} of {} stay resident. The rest passes through a ring of {}. A bar is a block, in the "
                               "order of registration.",
@@ -88,15 +85,10 @@ std::string timeline_figure(std::size_t index, const ReportedRun& reported) {
         "its release on the host.",
         trace.step, time_text(trace.step_ms), counted(trace.steps, "step"));
     if (std::any_of(trace.slices.begin(), trace.slices.end(),
-                    [](const TraceSlice& slice) { return slice.lane == Lane::compute; })) {
+                    [](const TraceSlice& slice) { return slice.lane == Lane::compute; }))
         caption += " The computation has the times of the plan, each as early as its block allows.";
-    }
-    if (trace.left_out > 0) {
-        caption += fmt::format(" {} are left out.", counted(trace.left_out, "further slice"));
-    }
-    if (trace.cut) {
-        caption += " The trace has no end: the process was killed.";
-    }
+    if (trace.left_out > 0) caption += fmt::format(" {} are left out.", counted(trace.left_out, "further slice"));
+    if (trace.cut) caption += " The trace has no end: the process was killed.";
     return figure(index, "timeline", title, caption);
 }
 
@@ -105,9 +97,8 @@ std::string memory_figure(std::size_t index, const ReportedRun& reported) {
     const bool traced = reported.trace && !reported.trace->memory.empty();
     const bool logged = std::any_of(reported.run.steps.begin(), reported.run.steps.end(),
                                     [](const LoggedStep& step) { return step.held_bytes > 0; });
-    if (!traced && !logged) {
+    if (!traced && !logged)
         return missing(title, "Neither the telemetry nor a trace tells the device memory that is held.");
-    }
     return figure(index, "memory", title,
                   traced ? "Device memory that the runtime holds, by the trace. The band is the step of the timeline."
                          : "Device memory that the runtime holds at the end of each step.");
@@ -115,9 +106,7 @@ std::string memory_figure(std::size_t index, const ReportedRun& reported) {
 
 std::string curve_figure(std::size_t index, const ReportedRun& reported) {
     constexpr const char* title = "Time of a step against the budget";
-    if (reported.what_if.curve.points.empty()) {
-        return missing(title, reported.what_if.problem);
-    }
+    if (reported.what_if.curve.points.empty()) return missing(title, reported.what_if.problem);
     return figure(index, "curve", title,
                   "Each circle is a plan for another budget, for the same blocks and the same link. No plan is faster "
                   "than the bound, max(compute, (W − M) / link), where W is the model and M the budget. The diamond is "
@@ -143,9 +132,7 @@ std::string facts(const RunFile& run) {
             fmt::format("{} ({})", model::format_bytes(plan.resident_bytes),
                         share_text(static_cast<double>(plan.resident_bytes), static_cast<double>(plan.model_bytes))));
         add("ring", model::format_bytes(plan.ring_bytes));
-        if (plan.unordered_bytes > 0) {
-            add("for blocks outside the order", model::format_bytes(plan.unordered_bytes));
-        }
+        if (plan.unordered_bytes > 0) add("for blocks outside the order", model::format_bytes(plan.unordered_bytes));
         add("link", model::format_rate(static_cast<double>(plan.link_bytes_per_second)));
     }
     return "<table class=\"facts\">\n" + rows + "</table>\n";
@@ -211,12 +198,8 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
     page +=
         "</style>\n</head>\n<body>\n<header><p>stagehand report</p></header>\n<noscript><p class=\"note\">The "
         "pictures need JavaScript. The words and the tables do not.</p></noscript>\n<main>\n";
-    if (runs.size() > 1) {
-        page += comparison(runs);
-    }
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-        page += run_section(i, runs[i]);
-    }
+    if (runs.size() > 1) page += comparison(runs);
+    for (std::size_t i = 0; i < runs.size(); ++i) page += run_section(i, runs[i]);
     page += fmt::format(
         "</main>\n<footer><details><summary>Drawn with D3 {}, which this file "
         "contains</summary><pre>{}</pre></details></footer>\n",

@@ -70,13 +70,10 @@ Json curve_json(const WhatIf& what_if) {
 
 Json trace_json(const TraceFile& trace) {
     Json slices = Json::array();
-    for (const TraceSlice& slice : trace.slices) {
+    for (const TraceSlice& slice : trace.slices)
         slices.push_back({to_string(slice.lane), slice.row, slice.begin_ms, slice.end_ms, slice.name, slice.bytes});
-    }
     Json memory = Json::array();
-    for (const TraceMemory& point : trace.memory) {
-        memory.push_back({point.ms, point.bytes});
-    }
+    for (const TraceMemory& point : trace.memory) memory.push_back({point.ms, point.bytes});
     return {{"step", trace.step},
             {"ms", trace.step_ms},
             {"begin", trace.begin_ms},
@@ -95,16 +92,10 @@ Json run_json(const ReportedRun& reported) {
         json["deviceBudget"] = run.plan->budget_bytes;
         json["planned"] = run.plan->step_ms;
         json["bound"] = run.plan->bound_ms;
-        if (!run.plan->blocks.empty()) {
-            json["blocks"] = blocks_json(*run.plan);
-        }
+        if (!run.plan->blocks.empty()) json["blocks"] = blocks_json(*run.plan);
     }
-    if (!reported.what_if.curve.points.empty()) {
-        json["curve"] = curve_json(reported.what_if);
-    }
-    if (reported.trace) {
-        json["trace"] = trace_json(*reported.trace);
-    }
+    if (!reported.what_if.curve.points.empty()) json["curve"] = curve_json(reported.what_if);
+    if (reported.trace) json["trace"] = trace_json(*reported.trace);
     return json;
 }
 
@@ -112,9 +103,7 @@ Json run_json(const ReportedRun& reported) {
 
 std::string page_data(const std::vector<ReportedRun>& runs) {
     Json json = {{"runs", Json::array()}};
-    for (const ReportedRun& reported : runs) {
-        json["runs"].push_back(run_json(reported));
-    }
+    for (const ReportedRun& reported : runs) json["runs"].push_back(run_json(reported));
     const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
     // These characters are inside strings only. Without them nothing in a name ends the element or begins a comment.
     std::string result;

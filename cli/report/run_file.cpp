@@ -43,16 +43,13 @@ void read_lists(const JsonFields& fields, LoggedPlan& plan) {
         to.resident_bytes = std::min(block.count("resident_bytes"), to.bytes);
         to.packed = std::max<std::uint64_t>(block.count("packed"), 1);
         to.unordered = block.flag("unordered");
-        if (to.bytes == 0) {
-            block.refuse("bytes", "is 0");
-        }
+        if (to.bytes == 0) block.refuse("bytes", "is 0");
     }
     for (const Json& item : fields.list("uses")) {
         const JsonFields use(item, fields.where());
         const std::uint64_t block = use.required_count("block");
-        if (block >= plan.blocks.size()) {
+        if (block >= plan.blocks.size())
             use.refuse("block", fmt::format("is {}, but the plan has {} blocks", block, plan.blocks.size()));
-        }
         const double ns = use.number("compute_ms") * 1e6;
         plan.uses.push_back({static_cast<std::size_t>(block), static_cast<std::uint64_t>(std::min(ns, 1e18))});
     }
@@ -110,17 +107,13 @@ RunFile read_run_file(const std::string& path) {
     const std::string name = model::printable(path);
     errno = 0;
     std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
-    }
+    if (!file) throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
     RunFile run;
     run.path = path;
     run.label = model_name(path);
     std::string text;
     for (std::uint64_t number = 1; std::getline(file, text); ++number) {
-        if (text.find_first_not_of(" \t\r") == std::string::npos) {
-            continue;
-        }
+        if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
         const bool ended = !file.eof();  // by a newline
         const Json json = Json::parse(text, nullptr, false);
         if (json.is_discarded()) {
@@ -133,27 +126,20 @@ RunFile read_run_file(const std::string& path) {
         }
         add_line(json, fmt::format("{}: line {}", name, number), run);
     }
-    if (file.bad()) {
-        throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
-    }
-    if (run.steps.empty()) {
-        throw CommandError(ExitCode::model, fmt::format("{} holds no step", name));
-    }
+    if (file.bad()) throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
+    if (run.steps.empty()) throw CommandError(ExitCode::model, fmt::format("{} holds no step", name));
     return run;
 }
 
 std::vector<double> later_steps(const RunFile& run, double LoggedStep::*member) {
     std::vector<double> values;
-    for (std::size_t i = run.steps.size() > 1 ? 1 : 0; i < run.steps.size(); ++i) {
+    for (std::size_t i = run.steps.size() > 1 ? 1 : 0; i < run.steps.size(); ++i)
         values.push_back(run.steps[i].*member);
-    }
     return values;
 }
 
 double median(std::vector<double> values) {
-    if (values.empty()) {
-        return 0;
-    }
+    if (values.empty()) return 0;
     std::sort(values.begin(), values.end());
     const std::size_t middle = values.size() / 2;
     return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;

@@ -46,17 +46,11 @@ bool read_events(const std::string& path, const std::function<void(const JsonFie
                            fmt::format("{}: {}", name, errno != 0 ? std::strerror(errno) : "is empty"));
     }
     for (std::uint64_t number = 2; std::getline(file, text); ++number) {
-        if (text == "]}") {
-            return true;
-        }
-        if (!text.empty() && text.back() == ',') {
-            text.pop_back();
-        }
+        if (text == "]}") return true;
+        if (!text.empty() && text.back() == ',') text.pop_back();
         const Json json = Json::parse(text, nullptr, false);
         if (json.is_discarded()) {
-            if (file.eof()) {
-                return false;
-            }
+            if (file.eof()) return false;
             throw CommandError(ExitCode::model, fmt::format("{}: line {} is not an event of a trace", name, number));
         }
         visit(JsonFields(json, fmt::format("{}: line {}", name, number)));
@@ -84,15 +78,13 @@ Contents contents_of(const std::string& path) {
         const std::string phase = event.text("ph");
         const std::uint64_t process = event.count("pid");
         if (phase == "M" && event.text("name") == "process_name") {
-            if (const Json* const arguments = event.find("args"); arguments != nullptr) {
+            if (const Json* const arguments = event.find("args"); arguments != nullptr)
                 contents.processes[process] = JsonFields(*arguments, event.where()).text("name");
-            }
         } else if (phase != "M") {
             const double begin = event.number("ts") / 1e3;
             contents.first_ms = std::min(contents.first_ms, begin);
-            if (phase == "X" && event.count("tid") == steps_track) {
+            if (phase == "X" && event.count("tid") == steps_track)
                 contents.steps[process].push_back({event.text("name"), begin, begin + event.number("dur") / 1e3});
-            }
         }
     });
     return contents;
@@ -100,9 +92,7 @@ Contents contents_of(const std::string& path) {
 
 // The step of median length, without the first if there are several.
 Span typical_step(std::vector<Span> steps) {
-    if (steps.size() > 1) {
-        steps.erase(steps.begin());
-    }
+    if (steps.size() > 1) steps.erase(steps.begin());
     const auto middle = steps.begin() + static_cast<std::ptrdiff_t>((steps.size() - 1) / 2);
     std::nth_element(steps.begin(), middle, steps.end(), [](const Span& left, const Span& right) {
         return left.end_ms - left.begin_ms < right.end_ms - right.begin_ms;
@@ -124,9 +114,7 @@ void add_slice(const JsonFields& event, const Span& step, TraceFile& trace) {
     const std::optional<Lane> lane = lane_of(thread % row_stride);
     const double begin = event.number("ts") / 1e3;
     const double end = begin + event.number("dur") / 1e3;
-    if (!lane || end < step.begin_ms || begin > step.end_ms) {
-        return;
-    }
+    if (!lane || end < step.begin_ms || begin > step.end_ms) return;
     if (trace.slices.size() == most_slices) {
         ++trace.left_out;
         return;
@@ -137,18 +125,15 @@ void add_slice(const JsonFields& event, const Span& step, TraceFile& trace) {
     slice.row = thread / row_stride;
     slice.begin_ms = std::max(begin, step.begin_ms) - step.begin_ms;
     slice.end_ms = std::min(end, step.end_ms) - step.begin_ms;
-    if (const Json* const arguments = event.find("args"); arguments != nullptr) {
+    if (const Json* const arguments = event.find("args"); arguments != nullptr)
         slice.bytes = JsonFields(*arguments, event.where()).count("bytes");
-    }
     trace.slices.push_back(std::move(slice));
 }
 
 // Keeps the highest of neighbours.
 void thin_out(std::vector<TraceMemory>& points) {
     const std::size_t each = (points.size() + most_memory_points - 1) / most_memory_points;
-    if (each <= 1) {
-        return;
-    }
+    if (each <= 1) return;
     std::vector<TraceMemory> kept;
     for (std::size_t i = 0; i < points.size(); i += each) {
         const auto begin = points.begin() + static_cast<std::ptrdiff_t>(i);
@@ -162,18 +147,14 @@ void thin_out(std::vector<TraceMemory>& points) {
 // A trace does not record when the device computes. The plan's times are put where they can begin at the earliest: when
 // the block was acquired, its load has ended, and the computation before has ended.
 void add_computation(const RunFile& run, TraceFile& trace) {
-    if (!run.plan || run.plan->uses.empty()) {
-        return;
-    }
+    if (!run.plan || run.plan->uses.empty()) return;
     std::vector<const TraceSlice*> views;
     std::map<std::string, std::vector<const TraceSlice*>> loads;
-    for (const TraceSlice& slice : trace.slices) {
-        if (slice.lane == Lane::view) {
+    for (const TraceSlice& slice : trace.slices)
+        if (slice.lane == Lane::view)
             views.push_back(&slice);
-        } else if (slice.lane == Lane::load) {
+        else if (slice.lane == Lane::load)
             loads[slice.name].push_back(&slice);
-        }
-    }
     std::stable_sort(views.begin(), views.end(),
                      [](const TraceSlice* left, const TraceSlice* right) { return left->begin_ms < right->begin_ms; });
     // The views follow the order of use. Further views of a block, and of blocks that are packed with it, belong to the
@@ -182,25 +163,17 @@ void add_computation(const RunFile& run, TraceFile& trace) {
     double free_ms = 0;
     auto use = run.plan->uses.begin();
     for (const TraceSlice* view : views) {
-        if (use == run.plan->uses.end() || run.plan->blocks[use->block].name != view->name) {
-            continue;
-        }
+        if (use == run.plan->uses.end() || run.plan->blocks[use->block].name != view->name) continue;
         const double length = static_cast<double>(use->compute_ns) / 1e6;
         double begin = std::max(free_ms, view->begin_ms);
-        for (const TraceSlice* load : loads[view->name]) {
-            if (load->begin_ms <= view->end_ms) {
-                begin = std::max(begin, load->end_ms);
-            }
-        }
+        for (const TraceSlice* load : loads[view->name])
+            if (load->begin_ms <= view->end_ms) begin = std::max(begin, load->end_ms);
         free_ms = begin + length;
-        if (length > 0 && begin < trace.step_ms) {
+        if (length > 0 && begin < trace.step_ms)
             computed.push_back({Lane::compute, view->name, 0, begin, std::min(free_ms, trace.step_ms), 0});
-        }
         ++use;
     }
-    if (use != run.plan->uses.end()) {
-        return;
-    }
+    if (use != run.plan->uses.end()) return;
     trace.slices.insert(trace.slices.end(), computed.begin(), computed.end());
 }
 
@@ -249,16 +222,13 @@ TraceFile read_trace_file(const std::string& path, const RunFile& run) {
     trace.steps = steps->second.size();
     trace.cut = !contents.complete;
     read_events(path, [&](const JsonFields& event) {
-        if (event.count("pid") != process->first) {
-            return;
-        }
+        if (event.count("pid") != process->first) return;
         if (event.text("ph") == "X") {
             add_slice(event, step, trace);
         } else if (event.text("ph") == "C" && event.text("name") == "held bytes") {
-            if (const Json* const arguments = event.find("args"); arguments != nullptr) {
+            if (const Json* const arguments = event.find("args"); arguments != nullptr)
                 trace.memory.push_back({event.number("ts") / 1e3 - contents.first_ms,
                                         JsonFields(*arguments, event.where()).count("value")});
-            }
         }
     });
     thin_out(trace.memory);

@@ -19,9 +19,7 @@ namespace {
 
 std::uint64_t elements(const model::Tensor& tensor) {
     std::uint64_t count = 1;
-    for (const std::uint64_t size : tensor.shape) {
-        count *= size;
-    }
+    for (const std::uint64_t size : tensor.shape) count *= size;
     return count;
 }
 
@@ -38,11 +36,8 @@ using Parts = std::map<std::string, std::uint64_t, std::less<>>;
 // The elements of the first part whose name ends with one of these.
 std::uint64_t size_of(const Parts& parts, std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names) {
-        for (const auto& [part, count] : parts) {
-            if (part == name || part.ends_with("." + std::string(name))) {
-                return count;
-            }
-        }
+        for (const auto& [part, count] : parts)
+            if (part == name || part.ends_with("." + std::string(name))) return count;
     }
     return 0;
 }
@@ -87,19 +82,11 @@ ModelParts read_parts(const model::Model& model) {
             continue;
         }
         all.first = all.first.empty() ? layer : all.first;
-        if (family_of(layer) == family_of(all.first)) {
-            all.layers.insert(layer);
-        }
-        if (layer != all.first) {
-            continue;
-        }
+        if (family_of(layer) == family_of(all.first)) all.layers.insert(layer);
+        if (layer != all.first) continue;
         const std::string part = without_weight(tensor.name.substr(std::min(layer.size() + 1, tensor.name.size())));
-        if (all.hidden == 0 && is_norm(tensor, part)) {
-            all.hidden = tensor.shape[0];
-        }
-        if (tensor.shape.size() >= 2) {
-            all.parts.emplace(part, elements(tensor));
-        }
+        if (all.hidden == 0 && is_norm(tensor, part)) all.hidden = tensor.shape[0];
+        if (tensor.shape.size() >= 2) all.parts.emplace(part, elements(tensor));
     }
     return all;
 }
@@ -110,9 +97,7 @@ Shape shape_of(const model::Model& model, std::uint64_t heads) {
     const ModelParts all = read_parts(model);
     const Parts& parts = all.parts;
     const std::uint64_t hidden = all.hidden;
-    if (hidden == 0) {
-        unknown(all.first, "a norm over the layer's width");
-    }
+    if (hidden == 0) unknown(all.first, "a norm over the layer's width");
     Shape shape;
     shape.layers = all.layers.size();
     shape.hidden = hidden;
@@ -125,17 +110,14 @@ Shape shape_of(const model::Model& model, std::uint64_t heads) {
         queries = output != 0 ? output : all / 3;
         keys = (all - std::min(all, queries)) / 2;
     }
-    if (queries == 0 || keys == 0) {
+    if (queries == 0 || keys == 0)
         unknown(all.first, "the attention's queries and keys (q_proj, attn_q, qkv_proj, c_attn)");
-    }
     const std::uint64_t gate = size_of(parts, {"gate_proj", "ffn_gate", "w1"}) / hidden;
     const std::uint64_t both = size_of(parts, {"gate_up_proj"}) / hidden;
     shape.intermediate =
         both != 0 ? both / 2 : size_of(parts, {"up_proj", "ffn_up", "w3", "fc1", "c_fc", "dense_h_to_4h"}) / hidden;
     shape.gated = gate != 0 || both != 0;
-    if (shape.intermediate == 0) {
-        unknown(all.first, "the MLP's first matrix (up_proj, ffn_up, fc1, c_fc)");
-    }
+    if (shape.intermediate == 0) unknown(all.first, "the MLP's first matrix (up_proj, ffn_up, fc1, c_fc)");
     shape.vocabulary = size_of(all.outside, {"embed_tokens", "token_embd", "wte", "tok_embeddings"}) / hidden;
     shape.head_width = heads != 0 ? queries / heads : keys % 128 == 0 ? 128 : 64;
     if (shape.head_width == 0 || queries % shape.head_width != 0 || keys % shape.head_width != 0 ||

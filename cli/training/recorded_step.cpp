@@ -49,20 +49,17 @@ public:
                 activation.first_use_ns = activation.last_use_ns = activation.released_ns;
             }
         }
-        if (again) {  // the input of the layer was saved by the first forward
+        if (again)  // the input of the layer was saved by the first forward
             firsts_again_ = first;
-        } else {
+        else
             firsts_.push_back(first);
-        }
     }
 
     // The backward of the last layer whose backward is missing.
     void backward(bool checkpointed) {
         const std::size_t first = firsts_.back();
         firsts_.pop_back();
-        if (checkpointed) {
-            forward(true, true);
-        }
+        if (checkpointed) forward(true, true);
         const auto activation = [&](std::size_t saved) -> sh_activation& {
             return step_.activations[checkpointed && saved > 0 ? firsts_again_ + saved - 1 : first + saved];
         };
@@ -73,12 +70,8 @@ public:
             const std::uint64_t begin = now();
             now_ += backward_ns(operation, shape_, rates_);
             for (std::size_t i = 0; i < layer_.saved.size(); ++i) {
-                if (layer_.saved[i].first_used_by == place) {
-                    activation(i).first_use_ns = begin;
-                }
-                if (layer_.saved[i].last_used_by == place) {
-                    activation(i).last_use_ns = now();
-                }
+                if (layer_.saved[i].first_used_by == place) activation(i).first_use_ns = begin;
+                if (layer_.saved[i].last_used_by == place) activation(i).last_use_ns = now();
             }
         }
         memory(0);
@@ -116,9 +109,8 @@ private:
 
     std::size_t last_saving() const {
         std::uint32_t last = 0;
-        for (const SavedTensor& saved : layer_.saved) {
+        for (const SavedTensor& saved : layer_.saved)
             last = saved.made_by == SavedTensor::none ? last : std::max(last, saved.made_by);
-        }
         return last;
     }
 
@@ -138,9 +130,7 @@ private:
             activation.recompute_ns =
                 static_cast<std::uint64_t>(std::llround(forward_ns(layer_.operations[saved.made_by], shape_, rates_)));
             std::vector<std::uint32_t>& inputs = step_.inputs.emplace_back();
-            for (const std::uint32_t input : saved.inputs) {
-                inputs.push_back(static_cast<std::uint32_t>(first) + input);
-            }
+            for (const std::uint32_t input : saved.inputs) inputs.push_back(static_cast<std::uint32_t>(first) + input);
             activation.inputs = inputs.data();
             activation.input_count = inputs.size();
         }
@@ -160,13 +150,9 @@ private:
 
 RecordedStep record(const Shape& shape, const Rates& rates, bool checkpointed) {
     Recorder recorder(shape, rates);
-    for (std::uint64_t layer = 0; layer < shape.layers; ++layer) {
-        recorder.forward(!checkpointed);
-    }
+    for (std::uint64_t layer = 0; layer < shape.layers; ++layer) recorder.forward(!checkpointed);
     recorder.loss();
-    for (std::uint64_t layer = 0; layer < shape.layers; ++layer) {
-        recorder.backward(checkpointed);
-    }
+    for (std::uint64_t layer = 0; layer < shape.layers; ++layer) recorder.backward(checkpointed);
     return recorder.finish();
 }
 
