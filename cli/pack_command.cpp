@@ -15,7 +15,6 @@
 #include "model/error.h"
 #include "model/packed_description.h"
 #include "model/quantity.h"
-#include "model/safetensors_header.h"
 #include "model/text.h"
 #include "options.h"
 #include "packing/codec_error.h"

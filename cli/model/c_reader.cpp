@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "error.h"
+#include "packed_description.h"
 #include "read_weights.h"
-#include "safetensors_header.h"
 
 namespace model = stagehand::cli::model;
 

@@ -13,7 +13,6 @@
 #include "element_type.h"
 #include "error.h"
 #include "model.h"
-#include "safetensors_header.h"
 #include "text.h"
 
 namespace stagehand::cli::model {

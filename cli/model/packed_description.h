@@ -10,11 +10,15 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "byte_source.h"
 
 namespace stagehand::cli::model {
+
+// The metadata of a file that `stagehand pack` has written has this key.
+inline constexpr std::string_view packed_key = "stagehand.packed";
 
 // What a packed tensor was.
 struct PlainTensor {

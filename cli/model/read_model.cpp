@@ -13,7 +13,7 @@
 #include "gguf_split.h"
 #include "model_folder.h"
 #include "safetensors.h"
-#include "sharded.h"
+#include "safetensors_index.h"
 #include "text.h"
 
 namespace stagehand::cli::model {

@@ -12,7 +12,7 @@
 #include "error.h"
 #include "model_folder.h"
 #include "safetensors.h"
-#include "sharded.h"
+#include "safetensors_index.h"
 
 namespace stagehand::cli::model {
 

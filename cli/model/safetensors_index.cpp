@@ -1,14 +1,15 @@
-// The grammar of the index as a state machine over JSON events: { "metadata": anything, "weight_map": { tensor: file }
-// }
 #include "safetensors_index.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "checks.h"
 #include "error.h"
-#include "json_events.h"
+#include "json_schema.h"
+#include "safetensors.h"
 #include "text.h"
 
 namespace stagehand::cli::model {
@@ -32,100 +33,34 @@ std::string_view shard_name_problem(std::string_view name) {
     }
 }
 
-class IndexEvents final : public JsonEvents {
+// Takes the entries of an index: { "metadata": anything, "weight_map": { tensor: file } }
+class IndexReader {
 public:
-    explicit IndexEvents(ShardIndex& index) : index_(index) {}
+    explicit IndexReader(ShardIndex& index) : index_(index) {}
+    IndexReader(const IndexReader&) = delete;
+    IndexReader& operator=(const IndexReader&) = delete;
 
-    void start_object() override {
-        switch (state_) {
-            case State::before:
-                state_ = State::top;
-                return;
-            case State::map_value:
-                state_ = State::map;
-                return;
-            case State::skipped:
-                enter_skipped();
-                return;
-            default:
-                unexpected(JsonKind::object);
-        }
-    }
-
-    void end_object() override {
-        switch (state_) {
-            case State::map:
-                state_ = State::top;
-                return;
-            case State::skipped:
-                leave_skipped();
-                return;
-            default:
-                state_ = State::after;
-        }
-    }
-
-    void start_array() override {
-        if (state_ != State::skipped) unexpected(JsonKind::array);
-        enter_skipped();
-    }
-
-    void end_array() override { leave_skipped(); }
-
-    void key(std::string_view name) override {
-        if (state_ == State::map) {
-            tensor_.assign(name);
-            if (name.size() > max_name_bytes)
-                fail(entry_field(tensor_), "is longer than " + std::to_string(max_name_bytes) + " bytes");
-            state_ = State::map_item;
-        } else if (state_ == State::top && name == "weight_map") {
-            if (saw_map_) fail("weight_map", "occurs twice");
-            saw_map_ = true;
-            state_ = State::map_value;
-        } else if (state_ == State::top) {
-            state_ = State::skipped;
-            skipped_ = printable(name);
-        }
-    }
-
-    void scalar(const JsonScalar& value) override {
-        if (state_ == State::skipped) {
-            if (skipped_depth_ == 0) state_ = State::top;
-            return;
-        }
-        if (state_ != State::map_item || value.kind != JsonKind::string) unexpected(value.kind);
-        index_.entries.push_back({index_.arena.copy(std::string_view(tensor_)), shard_number(value.text)});
-        state_ = State::map;
-    }
-
+    const JsonSchema& schema() const { return top_; }
     bool saw_map() const { return saw_map_; }
 
 private:
-    enum class State { before, top, map_value, map, map_item, skipped, after };
-
     [[noreturn]] void fail(std::string_view field, std::string_view message) const {
         throw ModelError(index_.path, field, message);
     }
 
-    [[noreturn]] void unexpected(JsonKind found) const {
-        const std::string but = ", but is " + std::string(to_string(found));
-        switch (state_) {
-            case State::map_value:
-                fail("weight_map", "must be an object of tensor and file names" + but);
-            case State::map_item:
-                fail(entry_field(tensor_), "must be a file's name" + but);
-            default:
-                fail("index", "must be a JSON object" + but);
+    const JsonSchema& member(std::string_view name) {
+        if (name != "weight_map") {
+            other_name_ = printable(name);
+            return other_;
         }
+        if (std::exchange(saw_map_, true)) fail("weight_map", "occurs twice");
+        return map_;
     }
-
-    void enter_skipped() {
-        if (++skipped_depth_ > max_skipped_depth)
-            fail(skipped_, "is nested deeper than " + std::to_string(max_skipped_depth) + " levels");
-    }
-
-    void leave_skipped() {
-        if (--skipped_depth_ == 0) state_ = State::top;
+    const JsonSchema& entry(std::string_view tensor) {
+        tensor_.assign(tensor);
+        if (tensor.size() > max_name_bytes)
+            fail(entry_field(tensor_), "is longer than " + std::to_string(max_name_bytes) + " bytes");
+        return file_;
     }
 
     std::uint32_t shard_number(std::string_view name) {
@@ -144,12 +79,27 @@ private:
     }
 
     ShardIndex& index_;
-    State state_ = State::before;
-    std::uint32_t skipped_depth_ = 0;
     bool saw_map_ = false;
-    std::string skipped_;
-    std::string tensor_;
+    std::string other_name_, tensor_;
     std::map<std::string, std::uint32_t, std::less<>> numbers_;
+
+    const JsonSchema other_{.field = [this] { return other_name_; }};
+    const JsonSchema file_{
+        .kind = JsonKind::string,
+        .wanted = "be a file's name",
+        .field = [this] { return entry_field(tensor_); },
+        .text =
+            [this](std::string_view file) {
+                index_.entries.push_back({index_.arena.copy(std::string_view(tensor_)), shard_number(file)});
+            }};
+    const JsonSchema map_{.kind = JsonKind::object,
+                          .wanted = "be an object of tensor and file names",
+                          .field = [] { return std::string("weight_map"); },
+                          .member = [this](std::string_view name) -> const JsonSchema& { return entry(name); }};
+    const JsonSchema top_{.kind = JsonKind::object,
+                          .wanted = "be a JSON object",
+                          .field = [] { return std::string("index"); },
+                          .member = [this](std::string_view name) -> const JsonSchema& { return member(name); }};
 };
 
 // Puts the shards in the order of their names, which is the order in which they were written.
@@ -179,9 +129,9 @@ ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options) {
     }
     ShardIndex index;
     index.path = source.name();
-    IndexEvents events(index);
-    read_json(source, 0, source.size(), "index", events);
-    if (!events.saw_map()) throw ModelError(index.path, "weight_map", "is missing");
+    IndexReader reader(index);
+    read_json(source, 0, source.size(), "index", reader.schema());
+    if (!reader.saw_map()) throw ModelError(index.path, "weight_map", "is missing");
     if (index.entries.empty()) throw ModelError(index.path, "weight_map", "is empty");
     const auto name_of = [&](std::size_t i) { return index.entries[i].tensor; };
     find_equal_names(index.entries.size(), name_of, [&](std::size_t one, std::size_t two) {
@@ -227,6 +177,29 @@ void check_shard_index(const ShardIndex& index, const Model& model, std::size_t 
         ++i;
         ++j;
     }
+}
+
+ShardIndex read_shard_index(const std::string& path, const ReadOptions& options) {
+    FileSource source(path);
+    return read_shard_index(source, options);
+}
+
+void read_shards(const ShardIndex& index, const ReadOptions& options, Model& model) {
+    const std::filesystem::path folder = std::filesystem::path(index.path).parent_path();
+    const std::size_t first_file = model.files.size();
+    const std::size_t first_tensor = model.tensors.size();
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::string> seen;
+    for (const std::string& shard : index.shards) {
+        FileSource file((folder / shard).string());
+        const auto [other, is_new] = seen.emplace(std::pair(file.stamp().device, file.stamp().inode), shard);
+        if (!is_new) {
+            throw ModelError(index.path, "weight_map",
+                             "names one file twice, as " + in_quotes(other->second) + " and as " + in_quotes(shard));
+        }
+        read_safetensors(file, options, model);
+    }
+    check_names(model, first_tensor);
+    check_shard_index(index, model, first_file, first_tensor);
 }
 
 }  // namespace stagehand::cli::model

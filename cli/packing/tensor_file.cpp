@@ -13,7 +13,7 @@
 #include "model/error.h"
 #include "model/gguf.h"
 #include "model/safetensors.h"
-#include "model/safetensors_header.h"
+#include "model/packed_description.h"
 #include "model/text.h"
 #include "packing/codec_error.h"
 
