@@ -11,6 +11,8 @@
 
 #include <stagehand/stagehand.h>
 
+#include "../cli/median.h"
+
 namespace bench {
 
 // Ends the benchmark with the reason if a call failed.
@@ -23,10 +25,7 @@ inline void check(sh_status status, const char* call) {
 }
 #define CHECK(call) ::bench::check((call), #call)
 
-inline double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-}
+using stagehand::cli::median;
 
 // Returns the seconds that `work` takes.
 template <class Work>

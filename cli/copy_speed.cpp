@@ -97,29 +97,16 @@ public:
 
 private:
     void add_blocks() {
-        std::vector<sh_segment> segments(sizes_.blocks, sh_segment(SH_SEGMENT_INIT));
-        std::vector<sh_block_desc> descs(sizes_.blocks, sh_block_desc(SH_BLOCK_DESC_INIT));
-        for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
-            segments[i].kind = SH_SOURCE_POINTER;
-            segments[i].bytes = sizes_.block;
-            segments[i].pointer = memory_ + i * sizes_.block;
-            // Whole blocks, so that each block is one copy.
-            descs[i].flags = SH_BLOCK_WHOLE;
-            descs[i].bytes = sizes_.block;
-            descs[i].segments = &segments[i];
-            descs[i].segment_count = 1;
-        }
-        blocks_.resize(sizes_.blocks);
         // Registered one by one, because blocks of less than two pages that are registered together are loaded
-        // together.
-        for (std::uint64_t i = 0; i < sizes_.blocks; ++i)
-            check(sh_register_blocks(runtime_.get(), &descs[i], 1, &blocks_[i]), doing);
+        // together. Whole blocks, so that each block is one copy.
         std::vector<sh_use> uses(sizes_.blocks, sh_use(SH_USE_INIT));
         for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
+            blocks_.push_back(
+                register_block(runtime_.get(), memory_ + i * sizes_.block, sizes_.block, SH_BLOCK_WHOLE, doing));
             uses[i].block = blocks_[i];
             uses[i].compute_ns = 1;
         }
-        check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), doing);
+        set_order(runtime_.get(), uses, doing);
     }
 
     void acquire(sh_block block) {
@@ -142,19 +129,10 @@ public:
     // The bytes of the block come from the beginning of `memory`, and are read back to all of `memory`.
     Reader(sh_device* device, std::uint64_t block_bytes, const HostMemory& memory)
         : device_(device), bytes_(block_bytes), memory_(memory), runtime_(create_runtime(device, "reading back")) {
-        sh_segment segment = SH_SEGMENT_INIT;
-        segment.kind = SH_SOURCE_POINTER;
-        segment.bytes = bytes_;
-        segment.pointer = memory.data();
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.bytes = bytes_;
-        desc.segments = &segment;
-        desc.segment_count = 1;
-        check(sh_register_blocks(runtime_.get(), &desc, 1, &block_), doing);
         sh_use use = SH_USE_INIT;
-        use.block = block_;
+        use.block = block_ = register_block(runtime_.get(), memory.data(), bytes_, 0, doing);
         use.compute_ns = 1;
-        check(sh_set_schedule(runtime_.get(), &use, 1), doing);
+        set_order(runtime_.get(), {use}, doing);
         sh_view view = SH_VIEW_INIT;
         check(sh_acquire(runtime_.get(), block_, SH_STREAM_HOST, 0, &view), doing);
         thread_ = std::thread([this] { work(); });

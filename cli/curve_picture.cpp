@@ -7,35 +7,20 @@
 
 #include <fmt/format.h>
 
+#include "chart.h"
 #include "model/quantity.h"
-#include "svg.h"
 #include "units.h"
 
 namespace stagehand::cli {
 
 namespace {
 
-constexpr double width = 880;
-constexpr double height = 540;
-constexpr double left = 84;
-constexpr double right = 36;
-constexpr double top = 104;
-constexpr double bottom = 92;
-
-// Plain colours come first, because many programs that show SVG support neither variables nor media queries.
-constexpr std::string_view style = R"(
-svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-.paper { fill: #ffffff; }
-.none { fill: #f1f3f5; }
-.title { fill: #1f2430; font-size: 19px; font-weight: 600; }
+constexpr std::string_view curve_style = R"(.none { fill: #f1f3f5; }
 .name-x, .name-y { fill: #1f2430; font-size: 13px; }
 .mark, .mark-end { fill: #1f2430; font-size: 13px; font-weight: 600; }
-.subtitle, .tick, .tick-y, .legend { fill: #6b7280; font-size: 13px; }
 .share, .none-text { fill: #6b7280; font-size: 11px; }
-.tick, .share, .name-x, .none-text { text-anchor: middle; }
-.tick-y, .mark-end { text-anchor: end; }
-.grid { stroke: #e6e8ec; stroke-width: 1; }
-.axis { stroke: #6b7280; stroke-width: 1; }
+.share, .name-x, .none-text { text-anchor: middle; }
+.mark-end { text-anchor: end; }
 .plan { fill: none; stroke: #2563eb; stroke-width: 2.5; stroke-linejoin: round; stroke-linecap: round; }
 .bound { fill: none; stroke: #d97706; stroke-width: 2; stroke-dasharray: 7 5; }
 .compute { fill: none; stroke: #059669; stroke-width: 2; stroke-dasharray: 2 5; stroke-linecap: round; }
@@ -44,20 +29,18 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-ser
 .dot { fill: #2563eb; stroke: #ffffff; stroke-width: 1.2; }
 .chosen { fill: #ffffff; stroke: #2563eb; stroke-width: 3; }
 .drop { stroke: #2563eb; stroke-width: 1; stroke-dasharray: 3 3; }
-@media (prefers-color-scheme: dark) {
-  .paper { fill: #14171d; }
+)";
+constexpr std::string_view curve_dark_style = R"(
   .none { fill: #1c2129; }
-  .title, .name-x, .name-y, .mark, .mark-end { fill: #e8eaed; }
-  .subtitle, .tick, .tick-y, .legend, .share, .none-text { fill: #9aa3b2; }
-  .grid { stroke: #2a303a; }
-  .axis, .all { stroke: #9aa3b2; }
+  .name-x, .name-y, .mark, .mark-end { fill: #e8eaed; }
+  .share, .none-text { fill: #9aa3b2; }
+  .all { stroke: #9aa3b2; }
   .plan, .drop { stroke: #7aa8ff; }
   .bound { stroke: #f5b04c; }
   .compute { stroke: #4ade9f; }
   .gap, .dot { fill: #7aa8ff; }
   .dot { stroke: #14171d; }
   .chosen { fill: #14171d; stroke: #7aa8ff; }
-}
 )";
 
 // The step of an axis: 1, 2 or 5 times a power of ten, so that about `count` steps make `range`.
@@ -82,23 +65,8 @@ Unit unit_for(double largest, double base, std::array<std::string_view, 5> names
     return unit;
 }
 
-// The place of a budget and a time on the picture.
-class Axes {
-public:
-    Axes(double budget_end, double time_end) : budget_end_(budget_end), time_end_(time_end) {}
-
-    double budget_end() const { return budget_end_; }
-    double time_end() const { return time_end_; }
-    double x(double budget) const { return left + (width - left - right) * budget / budget_end_; }
-    double y(double ms) const { return height - bottom - (height - top - bottom) * ms / time_end_; }
-    Point at(const CurvePoint& point, double ms) const { return {x(static_cast<double>(point.budget_bytes)), y(ms)}; }
-
-private:
-    double budget_end_;
-    double time_end_;
-};
-
-Axes axes_of(const Curve& curve) {
+// Where the axes end: bytes and milliseconds.
+Point ends_of(const Curve& curve) {
     double budget = static_cast<double>(curve.model_bytes);
     double time = std::max({curve.copy_all_ms, curve.compute_ms, curve.chosen.step_ms});
     for (const CurvePoint& point : curve.points) {
@@ -108,101 +76,79 @@ Axes axes_of(const Curve& curve) {
     return {std::max(budget, 1.0), std::max(time * 1.08, 1e-6)};
 }
 
-void draw_axes(SvgPicture& picture, const Curve& curve, const Axes& axes) {
-    const Unit bytes = unit_for(axes.budget_end(), 1024, {"B", "KiB", "MiB", "GiB", "TiB"});
-    const Unit time = unit_for(axes.time_end() * 1e6, 1000, {"ns", "µs", "ms", "s", "ks"});
-    const double base = height - bottom;
-
-    const double time_step = tick_step(axes.time_end() * 1e6 / time.size, 6);
-    for (double tick = 0; tick * time.size / 1e6 <= axes.time_end(); tick += time_step) {
-        const double y = axes.y(tick * time.size / 1e6);
-        picture.line({left, y}, {width - right, y}, tick == 0 ? "axis" : "grid");
-        picture.text({left - 10, y + 4.5}, "tick-y", fmt::format("{:.4g}", tick));
-    }
-    const double budget_step = tick_step(axes.budget_end() / bytes.size, 9);
+void draw_axes(Chart& chart, const Curve& curve, Point ends) {
+    const Unit bytes = unit_for(ends.x, 1024, {"B", "KiB", "MiB", "GiB", "TiB"});
+    const Unit time = unit_for(ends.y * 1e6, 1000, {"ns", "µs", "ms", "s", "ks"});
+    const double base = chart.base();
+    const double time_step = tick_step(ends.y * 1e6 / time.size, 6);
+    for (double tick = 0; tick * time.size / 1e6 <= ends.y; tick += time_step)
+        chart.row(tick * time.size / 1e6, fmt::format("{:.4g}", tick));
+    const double budget_step = tick_step(ends.x / bytes.size, 9);
     const auto model = static_cast<double>(curve.model_bytes);
-    for (double tick = 0; tick * bytes.size <= axes.budget_end(); tick += budget_step) {
-        const double x = axes.x(tick * bytes.size);
-        picture.line({x, base}, {x, base + 5}, "axis");
-        picture.text({x, base + 21}, "tick", fmt::format("{:.4g}", tick));
+    for (double tick = 0; tick * bytes.size <= ends.x; tick += budget_step) {
+        const double x = chart.x(tick * bytes.size);
+        chart.line({x, base}, {x, base + 5}, "axis");
+        chart.text({x, base + 21}, "tick", fmt::format("{:.4g}", tick));
         if (tick > 0 && model > 0)
-            picture.text({x, base + 36}, "share", fmt::format("{:.0f} %", 100 * tick * bytes.size / model));
+            chart.text({x, base + 36}, "share", fmt::format("{:.0f} %", 100 * tick * bytes.size / model));
     }
-    picture.text({(left + width - right) / 2, base + 62}, "name-x",
-                 fmt::format("device memory for weights, {} and share of the model", bytes.name));
-    picture.text({20, top - 18}, "name-y", fmt::format("time of a step, {}", time.name));
+    chart.text({(Chart::left + Chart::width - Chart::right) / 2, base + 62}, "name-x",
+               fmt::format("device memory for weights, {} and share of the model", bytes.name));
+    chart.text({20, Chart::top - 18}, "name-y", fmt::format("time of a step, {}", time.name));
 }
 
-void draw_legend(SvgPicture& picture, const Curve& curve) {
-    struct Entry {
-        std::string_view style_class;
-        std::string_view name;
-        double room;
-    };
-    const double y = top - 22;
-    double x = width - right;
-    std::vector<Entry> entries = {{"plan", "plan", 84}, {"bound", "max(compute, (W − M) / link)", 250}};
-    if (curve.compute_ms > 0) entries.push_back({"compute", "compute", 112});
-    entries.push_back({"all", "all of W copied", 132});
-    for (const Entry& entry : entries) x -= entry.room;
-    for (const Entry& entry : entries) {
-        picture.line({x, y}, {x + 26, y}, entry.style_class);
-        picture.text({x + 32, y + 4.5}, "legend", entry.name);
-        x += entry.room;
-    }
-}
-
-void draw_lines(SvgPicture& picture, const Curve& curve, const Axes& axes) {
-    picture.line({left, axes.y(curve.copy_all_ms)}, {width - right, axes.y(curve.copy_all_ms)}, "all");
-    if (curve.compute_ms > 0)
-        picture.line({left, axes.y(curve.compute_ms)}, {width - right, axes.y(curve.compute_ms)}, "compute");
-    std::vector<Point> plan;
-    std::vector<Point> bound;
+void draw_lines(Chart& chart, const Curve& curve) {
+    std::vector<ChartEntry> entries = {{"plan", "plan"}, {"bound", "max(compute, (W − M) / link)"}};
+    if (curve.compute_ms > 0) entries.push_back({"compute", "compute"});
+    entries.push_back({"all", "all of W copied"});
+    chart.legend(entries);
+    chart.level(curve.copy_all_ms, "all");
+    if (curve.compute_ms > 0) chart.level(curve.compute_ms, "compute");
+    std::vector<Point> plan, bound;
     for (const CurvePoint& point : curve.points) {
-        plan.push_back(axes.at(point, point.step_ms));
-        bound.push_back(axes.at(point, point.bound_ms));
+        const auto budget = static_cast<double>(point.budget_bytes);
+        plan.push_back(chart.at({budget, point.step_ms}));
+        bound.push_back(chart.at({budget, point.bound_ms}));
     }
     // The area between the plan and the bound.
     std::vector<Point> gap = plan;
     gap.insert(gap.end(), bound.rbegin(), bound.rend());
-    picture.polygon(gap, "gap");
-    picture.polyline(bound, "bound");
-    picture.polyline(plan, "plan");
-    for (const CurvePoint& point : curve.points) {
-        picture.circle(axes.at(point, point.step_ms), 3.2, "dot",
-                       fmt::format("{}: {} a step, {} copied", model::format_bytes(point.budget_bytes),
-                                   time_text(point.step_ms), model::format_bytes(point.bytes_per_step)));
+    chart.shape("polygon", gap, "gap");
+    chart.shape("polyline", bound, "bound");
+    chart.shape("polyline", plan, "plan");
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+        const CurvePoint& point = curve.points[i];
+        chart.circle(plan[i], 3.2, "dot",
+                     fmt::format("{}: {} a step, {} copied", model::format_bytes(point.budget_bytes),
+                                 time_text(point.step_ms), model::format_bytes(point.bytes_per_step)));
     }
 }
 
-void draw_chosen(SvgPicture& picture, const Curve& curve, const Axes& axes) {
-    const Point at = axes.at(curve.chosen, curve.chosen.step_ms);
-    picture.line(at, {at.x, height - bottom}, "drop");
-    picture.circle(at, 6, "chosen");
-    const std::string label =
-        fmt::format("{} at {}", time_text(curve.chosen.step_ms), model::format_bytes(curve.chosen.budget_bytes));
+void draw_chosen(Chart& chart, const CurvePoint& chosen) {
+    const Point at = chart.at({static_cast<double>(chosen.budget_bytes), chosen.step_ms});
+    chart.line(at, {at.x, chart.base()}, "drop");
+    chart.circle(at, 6, "chosen");
     // The label is above the point and to its right, where a falling curve leaves room; near the edge it is to the
     // left.
-    const bool end = at.x > width - right - 220;
-    picture.text({at.x + (end ? -10 : 12), std::max(at.y - 12, top + 12)}, end ? "mark-end" : "mark", label);
+    const bool end = at.x > Chart::width - Chart::right - 220;
+    chart.text({at.x + (end ? -10 : 12), std::max(at.y - 12, Chart::top + 12)}, end ? "mark-end" : "mark",
+               fmt::format("{} at {}", time_text(chosen.step_ms), model::format_bytes(chosen.budget_bytes)));
 }
 
 }  // namespace
 
 std::string curve_picture(const Curve& curve) {
-    const Axes axes = axes_of(curve);
-    SvgPicture picture(width, height, fmt::format("{}: time of a step against device memory", curve.title), style);
-    picture.rectangle({0, 0}, width, height, "paper");
-    picture.text({20, 34}, "title", curve.title);
-    picture.text({20, 56}, "subtitle", curve.subtitle);
-    const double smallest = axes.x(static_cast<double>(curve.smallest_budget_bytes));
-    picture.rectangle({left, top}, smallest - left, height - top - bottom, "none");
-    draw_axes(picture, curve, axes);
-    if (smallest - left > 56) picture.text({(left + smallest) / 2, height - bottom - 10}, "none-text", "no plan");
-    draw_legend(picture, curve);
-    draw_lines(picture, curve, axes);
-    draw_chosen(picture, curve, axes);
-    return picture.finish();
+    const Point ends = ends_of(curve);
+    Chart chart(540, 92, ends, curve_style, curve_dark_style,
+                fmt::format("{}: time of a step against device memory", curve.title), curve.title, curve.subtitle);
+    const double smallest = chart.x(static_cast<double>(curve.smallest_budget_bytes));
+    chart.rectangle({Chart::left, Chart::top}, smallest - Chart::left, chart.base() - Chart::top, "none");
+    draw_axes(chart, curve, ends);
+    if (smallest - Chart::left > 56)
+        chart.text({(Chart::left + smallest) / 2, chart.base() - 10}, "none-text", "no plan");
+    draw_lines(chart, curve);
+    draw_chosen(chart, curve.chosen);
+    return chart.finish();
 }
 
 }  // namespace stagehand::cli

@@ -83,6 +83,32 @@ Runtime create_runtime(sh_device* device, const char* name) {
     return Runtime(runtime);
 }
 
+sh_block register_block(sh_runtime* runtime, const void* memory, std::uint64_t bytes, std::uint32_t flags,
+                        std::string_view doing) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.bytes = bytes;
+    segment.pointer = memory;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.flags = flags;
+    desc.bytes = bytes;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    sh_block block = 0;
+    check(sh_register_blocks(runtime, &desc, 1, &block), doing);
+    return block;
+}
+
+void set_order(sh_runtime* runtime, const std::vector<sh_use>& uses, std::string_view doing) {
+    check(sh_set_schedule(runtime, uses.data(), uses.size()), doing);
+}
+
+sh_plan_info make_plan(sh_runtime* runtime, std::string_view doing, const sh_plan_options& options) {
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    check(sh_plan(runtime, &options, &info), doing);
+    return info;
+}
+
 sh_runtime_stats runtime_stats(sh_runtime* runtime) {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     check(sh_runtime_get_stats(runtime, &stats), "statistics");

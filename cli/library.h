@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <stagehand/stagehand.h>
 
@@ -56,6 +57,12 @@ sh_device_caps device_capabilities(sh_device* device);
 std::uint64_t device_clock_ns(sh_device* device);
 
 Runtime create_runtime(sh_device* device, const char* name);
+// Registers bytes in memory as a block. `doing` as for check().
+sh_block register_block(sh_runtime* runtime, const void* memory, std::uint64_t bytes, std::uint32_t flags,
+                        std::string_view doing);
+void set_order(sh_runtime* runtime, const std::vector<sh_use>& uses, std::string_view doing);
+sh_plan_info make_plan(sh_runtime* runtime, std::string_view doing,
+                       const sh_plan_options& options = SH_PLAN_OPTIONS_INIT);
 sh_runtime_stats runtime_stats(sh_runtime* runtime);
 
 // A stream of the device. The destructor waits for the work of the stream.

@@ -63,34 +63,7 @@ int main(int argc, char** argv) {
     // If the reader of a pipe has gone, or a file may not grow, writing fails with an error, like on a full disk.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
-    CommandLine line;
-    switch (line.parse(argc, argv)) {
-        case CommandLine::Outcome::answered:
-            return guarded("", [] {
-                finish_output();
-                return 0;
-            });
-        case CommandLine::Outcome::refused:
-            return report(ExitCode::usage, line.subcommand(), line.problem());
-        case CommandLine::Outcome::devices:
-            return guarded("devices", [&] { return devices_command(line.devices); });
-        case CommandLine::Outcome::plan:
-            return guarded("plan", [&] { return plan_command(line.plan); });
-        case CommandLine::Outcome::run:
-            return guarded("run", [&] { return run_command(line.run); });
-        case CommandLine::Outcome::pack:
-            return guarded("pack", [&] { return pack_command(line.pack); });
-        case CommandLine::Outcome::unpack:
-            return guarded("unpack", [&] { return unpack_command(line.unpack); });
-        case CommandLine::Outcome::report:
-            return guarded("report", [&] { return report_command(line.report); });
-        case CommandLine::Outcome::bench:
-            return guarded("bench", [&] { return bench_command(line.bench); });
-        case CommandLine::Outcome::release:
-            return guarded("release", [&] { return occupancy_command(line.release); });
-        case CommandLine::Outcome::resume:
-            return guarded("resume", [&] { return occupancy_command(line.resume); });
-        default:
-            return guarded("top", [&] { return top_command(line.top); });
-    }
+    const CommandLine line = parse_command_line(argc, argv);
+    return line.problem.empty() ? guarded(line.subcommand, line.run)
+                                : report(ExitCode::usage, line.subcommand, line.problem);
 }

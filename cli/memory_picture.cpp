@@ -1,12 +1,13 @@
 #include "memory_picture.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "chart.h"
 #include "model/quantity.h"
-#include "svg.h"
 #include "units.h"
 
 namespace stagehand::cli {
@@ -14,37 +15,18 @@ namespace stagehand::cli {
 namespace {
 
 constexpr int text_rows = 5;
-constexpr double memory_width = 880;
-constexpr double memory_height = 480;
-constexpr double memory_left = 76;
-constexpr double memory_right = 36;
-constexpr double memory_top = 104;
-constexpr double memory_bottom = 64;
-
-constexpr std::string_view memory_style = R"(
-svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-.paper { fill: #ffffff; }
-.title { fill: #1f2430; font-size: 19px; font-weight: 600; }
-.subtitle, .tick, .tick-y, .legend { fill: #6b7280; font-size: 13px; }
-.tick { text-anchor: middle; }
-.tick-y { text-anchor: end; }
-.grid { stroke: #e6e8ec; stroke-width: 1; }
-.axis { stroke: #6b7280; stroke-width: 1; }
-.line0, .line1, .line2 { fill: none; stroke-width: 2; stroke-linejoin: round; }
+constexpr std::string_view memory_style =
+    R"(.line0, .line1, .line2 { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .line0 { stroke: #6b7280; }
 .line1 { stroke: #d97706; }
 .line2 { stroke: #2563eb; }
 .target { stroke: #1f2430; stroke-width: 1.5; stroke-dasharray: 7 5; }
-@media (prefers-color-scheme: dark) {
-  .paper { fill: #14171d; }
-  .title { fill: #e8eaed; }
-  .subtitle, .tick, .tick-y, .legend { fill: #9aa3b2; }
-  .grid { stroke: #2a303a; }
-  .axis, .line0 { stroke: #9aa3b2; }
+)";
+constexpr std::string_view memory_dark_style = R"(
+  .line0 { stroke: #9aa3b2; }
   .line1 { stroke: #f5b04c; }
   .line2 { stroke: #7aa8ff; }
   .target { stroke: #e8eaed; }
-}
 )";
 
 std::uint64_t longest(const std::vector<MemoryLine>& lines) {
@@ -119,44 +101,28 @@ std::string memory_picture(const std::vector<MemoryLine>& lines, const std::stri
                            std::uint64_t target_bytes) {
     const auto end = static_cast<double>(longest(lines));
     const double peak = static_cast<double>(std::max(highest(lines), target_bytes)) * 1.05;
-    const auto x = [&](std::uint64_t ns) {
-        return memory_left + (memory_width - memory_left - memory_right) * static_cast<double>(ns) / end;
-    };
-    const auto y = [&](double bytes) {
-        return memory_height - memory_bottom - (memory_height - memory_top - memory_bottom) * bytes / peak;
-    };
-    SvgPicture picture(memory_width, memory_height, title + ": memory over a training step", memory_style);
-    picture.rectangle({0, 0}, memory_width, memory_height, "paper");
-    picture.text({20, 34}, "title", title);
-    picture.text({20, 56}, "subtitle", subtitle);
-    for (double bytes = 0; bytes <= peak; bytes += byte_step(peak)) {
-        picture.line({memory_left, y(bytes)}, {memory_width - memory_right, y(bytes)}, bytes == 0 ? "axis" : "grid");
-        picture.text({memory_left - 8, y(bytes) + 4.5}, "tick-y",
-                     model::format_bytes(static_cast<std::uint64_t>(bytes)));
-    }
-    for (int tick = 0; tick <= 4; ++tick) {
-        const auto ns = static_cast<std::uint64_t>(end * tick / 4);
-        picture.text({x(ns), memory_height - memory_bottom + 21}, "tick", time_text(static_cast<double>(ns) / 1e6));
-    }
-    if (target_bytes > 0) {
-        picture.line({memory_left, y(static_cast<double>(target_bytes))},
-                     {memory_width - memory_right, y(static_cast<double>(target_bytes))}, "target");
-    }
-    double legend = memory_left;
+    Chart chart(480, 64, {end, peak}, memory_style, memory_dark_style, title + ": memory over a training step", title,
+                subtitle);
+    for (double bytes = 0; bytes <= peak; bytes += byte_step(peak))
+        chart.row(bytes, model::format_bytes(static_cast<std::uint64_t>(bytes)));
+    for (int tick = 0; tick <= 4; ++tick)
+        chart.text({chart.x(end * tick / 4), chart.base() + 21}, "tick", time_text(end * tick / 4 / 1e6));
+    if (target_bytes > 0) chart.level(static_cast<double>(target_bytes), "target");
+    constexpr std::array<std::string_view, 3> classes{"line0", "line1", "line2"};
+    std::vector<ChartEntry> entries;
     for (std::size_t i = 0; i < lines.size(); ++i) {
-        const std::string style_class = fmt::format("line{}", i % 3);
+        entries.push_back({classes[i % classes.size()], lines[i].name});
         std::vector<Point> points;
         for (const sh_memory_point& point : lines[i].points) {
-            if (!points.empty()) points.push_back({x(point.ns), points.back().y});
-            points.push_back({x(point.ns), y(static_cast<double>(point.bytes))});
+            const Point next = chart.at({static_cast<double>(point.ns), static_cast<double>(point.bytes)});
+            if (!points.empty()) points.push_back({next.x, points.back().y});
+            points.push_back(next);
         }
-        if (!points.empty()) points.push_back({x(lines[i].end_ns), points.back().y});
-        picture.polyline(points, style_class);
-        picture.line({legend, memory_top - 24}, {legend + 26, memory_top - 24}, style_class);
-        picture.text({legend + 32, memory_top - 19.5}, "legend", lines[i].name);
-        legend += 48 + 8 * static_cast<double>(lines[i].name.size());
+        if (!points.empty()) points.push_back({chart.x(static_cast<double>(lines[i].end_ns)), points.back().y});
+        chart.shape("polyline", points, entries.back().style_class);
     }
-    return picture.finish();
+    chart.legend(entries);
+    return chart.finish();
 }
 
 }  // namespace stagehand::cli

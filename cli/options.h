@@ -119,10 +119,10 @@ struct TopOptions {
 // Of `release` and of `resume`.
 struct OccupancyOptions {
     bool resumes = false;
-    std::string process;            // a process id or the path of a socket; empty: the only process that answers
-    std::string socket;             // instead of a process
-    std::string device;             // of the process; empty: its only one
-    std::vector<std::string> tags;  // empty: all
+    std::string process = {};            // a process id or the path of a socket; empty: the only process that answers
+    std::string socket = {};             // instead of a process
+    std::string device = {};             // of the process; empty: its only one
+    std::vector<std::string> tags = {};  // empty: all
     bool drop = false;
     double wait_seconds = 5;
     bool json = false;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <stagehand/stagehand.h>
@@ -155,6 +156,10 @@ void add_plan_options(CLI::App* app, PlanOptions& options) {
     app->parse_complete_callback([app, &options] { check_plan_options(*app, options); });
 }
 
+void add_devices_options(CLI::App* app, DevicesOptions& options) {
+    add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
+}
+
 void add_run_options(CLI::App* app, RunOptions& options) {
     add_model_options(app, options,
                       "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host",
@@ -287,16 +292,6 @@ constexpr const char* exit_codes =
 constexpr const char* subcommand_names =
     "devices, plan, run, pack, unpack, report, bench, top, release, resume and help";
 
-CommandLine::Outcome outcome_of(const std::string& subcommand) {
-    using Outcome = CommandLine::Outcome;
-    static const std::map<std::string, Outcome> outcomes = {
-        {"devices", Outcome::devices}, {"plan", Outcome::plan},       {"run", Outcome::run},
-        {"pack", Outcome::pack},       {"unpack", Outcome::unpack},   {"report", Outcome::report},
-        {"bench", Outcome::bench},     {"release", Outcome::release}, {"top", Outcome::top},
-        {"resume", Outcome::resume}};
-    return outcomes.at(subcommand);
-}
-
 // "help" and "help plan" become "--help" and "plan --help". Other arguments stay as they are.
 std::vector<std::string> arguments_of(int argc, char** argv) {
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
@@ -309,37 +304,42 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
     return arguments;
 }
 
+// A subcommand. Parsing its name and options sets what the command line asks for.
+template <typename Options>
+void add_subcommand(CLI::App& app, CommandLine& line, const char* name, const char* what,
+                    void (*add_options)(CLI::App*, Options&), int (*command)(const Options&), Options initial = {}) {
+    const auto options = std::make_shared<Options>(std::move(initial));
+    CLI::App* const added = app.add_subcommand(name, what);
+    add_options(added, *options);
+    added->final_callback([&line, options, command] { line.run = [options, command] { return command(*options); }; });
+}
+
 void add_subcommands(CLI::App& app, CommandLine& line) {
-    CLI::App* devices_app = app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
-    add_flag(devices_app, "--json", line.devices.json, "Write one JSON object instead of tables");
-    CLI::App* plan_app = app.add_subcommand("plan", "Show the plan for a budget, without streaming");
-    add_plan_options(plan_app, line.plan);
-    CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure the steps");
-    add_run_options(run_app, line.run);
-    CLI::App* pack_app = app.add_subcommand("pack", "Pack the floating-point weights of a file without loss");
-    add_pack_options(pack_app, line.pack);
-    CLI::App* unpack_app = app.add_subcommand("unpack", "Unpack a file that was packed");
-    add_unpack_options(unpack_app, line.unpack);
-    CLI::App* report_app =
-        app.add_subcommand("report", "Make an HTML page about runs, from their telemetry and traces");
-    add_report_options(report_app, line.report);
-    CLI::App* bench_app =
-        app.add_subcommand("bench", "Measure a device, and compare each figure with a limit of the same run");
-    add_bench_options(bench_app, line.bench);
-    CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
-    add_top_options(top_app, line.top);
-    CLI::App* release_app = app.add_subcommand("release", "Have a running process give the memory of its device back");
-    add_occupancy_options(release_app, line.release);
-    CLI::App* resume_app = app.add_subcommand("resume", "Have a running process take its device memory again");
-    line.resume.resumes = true;
-    add_occupancy_options(resume_app, line.resume);
+    add_subcommand(app, line, "devices", "List backends and devices, their memory and copy speeds", add_devices_options,
+                   devices_command);
+    add_subcommand(app, line, "plan", "Show the plan for a budget, without streaming", add_plan_options, plan_command);
+    add_subcommand(app, line, "run", "Stream a model's weights and measure the steps", add_run_options, run_command);
+    add_subcommand(app, line, "pack", "Pack the floating-point weights of a file without loss", add_pack_options,
+                   pack_command);
+    add_subcommand(app, line, "unpack", "Unpack a file that was packed", add_unpack_options, unpack_command);
+    add_subcommand(app, line, "report", "Make an HTML page about runs, from their telemetry and traces",
+                   add_report_options, report_command);
+    add_subcommand(app, line, "bench", "Measure a device, and compare each figure with a limit of the same run",
+                   add_bench_options, bench_command);
+    add_subcommand(app, line, "top", "Show what the devices and runtimes of a running process do", add_top_options,
+                   top_command);
+    add_subcommand(app, line, "release", "Have a running process give the memory of its device back",
+                   add_occupancy_options, occupancy_command);
+    add_subcommand(app, line, "resume", "Have a running process take its device memory again", add_occupancy_options,
+                   occupancy_command, {.resumes = true});
     // For the list of subcommands only: arguments_of() has replaced it before anything is parsed.
     app.add_subcommand("help", "Print this help, or the help of a subcommand, and exit");
 }
 
 }  // namespace
 
-CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
+CommandLine parse_command_line(int argc, char** argv) {
+    CommandLine line;
     CLI::App app("Streams a model's weights through a budget of device memory.", "stagehand");
     app.set_version_flag("--version", version_line, "Print the version and exit");
     app.set_help_flag("-h,--help", "Print this help and exit");
@@ -348,7 +348,7 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     app.footer(exit_codes);
     app.require_subcommand(1);
 
-    add_subcommands(app, *this);
+    add_subcommands(app, line);
 
     std::vector<std::string> arguments = arguments_of(argc, argv);
     const std::string first = arguments.empty() ? "" : arguments.front();
@@ -358,32 +358,38 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
             : !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == first; }).empty();
     if (!first.empty() && !known) {
         const std::string quoted = model::in_quotes(first);
-        problem_ =
+        line.problem =
             fmt::format("{}; the subcommands are {}",
                         first.starts_with("-") ? fmt::format("stagehand has no option {} before a subcommand", quoted)
                                                : fmt::format("there is no subcommand {}", quoted),
                         subcommand_names);
-        return Outcome::refused;
+        return line;
     }
     std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
     try {
         app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         const auto chosen = app.get_subcommands();
-        subcommand_ = chosen.empty() ? "" : chosen.front()->get_name();
+        line.subcommand = chosen.empty() ? "" : chosen.front()->get_name();
         if (error.get_exit_code() == 0) {
             app.exit(error);
-            return Outcome::answered;
+            line.run = [] {
+                finish_output();
+                return 0;
+            };
+            line.subcommand.clear();
+            return line;
         }
         if (!chosen.empty())
-            problem_ = one_line(problem_of(error, *chosen.front()));
+            line.problem = one_line(problem_of(error, *chosen.front()));
         else if (first.empty())
-            problem_ = fmt::format("a subcommand is required; the subcommands are {}", subcommand_names);
+            line.problem = fmt::format("a subcommand is required; the subcommands are {}", subcommand_names);
         else
-            problem_ = one_line(problem_of(error, app));
-        return Outcome::refused;
+            line.problem = one_line(problem_of(error, app));
+        return line;
     }
-    return outcome_of(app.get_subcommands().front()->get_name());
+    line.subcommand = app.get_subcommands().front()->get_name();
+    return line;
 }
 
 }  // namespace stagehand::cli

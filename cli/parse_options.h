@@ -1,47 +1,20 @@
 // The command line: options, their checks, and help.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "options.h"
 
 namespace stagehand::cli {
 
-class CommandLine {
-public:
-    enum class Outcome {
-        answered,  // --help, help or --version: the answer is on standard output
-        refused,   // problem() has the reason
-        devices,
-        plan,
-        run,
-        pack,
-        unpack,
-        report,
-        bench,
-        top,
-        release,
-        resume
-    };
-
-    Outcome parse(int argc, char** argv);
-
-    // The subcommand of the command line; empty if there is none.
-    const std::string& subcommand() const { return subcommand_; }
-    const std::string& problem() const { return problem_; }
-
-    DevicesOptions devices;
-    PlanOptions plan;
-    RunOptions run;
-    PackOptions pack, unpack;
-    ReportOptions report;
-    BenchOptions bench;
-    TopOptions top;
-    OccupancyOptions release, resume;
-
-private:
-    std::string subcommand_;
-    std::string problem_;
+struct CommandLine {
+    std::string subcommand;    // empty if there is none
+    std::string problem;       // why it is refused; empty if it is not
+    std::function<int()> run;  // does what it asks for, and returns the exit code
 };
+
+// Help and the version are printed at once, and run() only ends the output then.
+CommandLine parse_command_line(int argc, char** argv);
 
 }  // namespace stagehand::cli

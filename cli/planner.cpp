@@ -79,12 +79,10 @@ void measure_unpacking(const PlanOptions& options, const BlockTable& table, cons
     const Runtime runtime = create_runtime(device.get(), "stagehand plan");
     const std::vector<sh_block> blocks = register_blocks(runtime.get(), table, &files);
     const std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks);
-    check(sh_set_schedule(runtime.get(), uses.data(), uses.size()), "the order of use");
+    set_order(runtime.get(), uses, "the order of use");
     sh_plan_options trial = SH_PLAN_OPTIONS_INIT;
     trial.flags = SH_PLAN_DRY_RUN;
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime.get(), &trial, &info), "plan");
-    target.unpack_bytes_per_second = info.unpack_bytes_per_second;
+    target.unpack_bytes_per_second = make_plan(runtime.get(), "plan", trial).unpack_bytes_per_second;
 }
 
 Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
@@ -106,14 +104,10 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     std::vector<sh_use> uses = schedule(order, blocks_);
     if (!options.kinds.empty())  // their times are measured
         for (sh_use& use : uses) use.compute_ns = 0;
-    check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), "the order of use");
+    set_order(runtime_.get(), uses, "the order of use");
 }
 
-sh_plan_info Planner::plan() {
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime_.get(), nullptr, &info), "plan");
-    return info;
-}
+sh_plan_info Planner::plan() { return make_plan(runtime_.get(), "plan"); }
 
 std::vector<sh_kind_info> Planner::plan_kinds() {
     return cli::plan_kinds(device_, runtime_, table_, blocks_, options_.order, options_.kinds);
@@ -140,9 +134,7 @@ sh_plan_info Planner::plan_for(std::uint64_t budget_bytes, std::uint64_t link_by
     options.flags = SH_PLAN_DRY_RUN;
     options.budget_bytes = budget_bytes;
     options.link_bytes_per_second = link_bytes_per_second;
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime_.get(), &options, &info), "plan");
-    return info;
+    return make_plan(runtime_.get(), "plan", options);
 }
 
 std::uint64_t Planner::page_bytes() const { return device_memory(device_.get()).page_bytes; }

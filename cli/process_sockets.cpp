@@ -4,16 +4,23 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
+#include <vector>
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "exit_code.h"
+#include "model/text.h"
+#include "socket_client.h"
 
 namespace stagehand::cli {
+
+namespace {
 
 bool is_number(std::string_view text) {
     return !text.empty() && text.size() <= 9 &&
@@ -38,17 +45,14 @@ bool is_socket(const std::string& path) {
     return lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
 }
 
-std::vector<std::string> sockets_in(const std::string& folder,
-                                    const std::function<bool(std::string_view)>& is_wanted_name) {
-    std::vector<std::string> paths;
-    DIR* const directory = opendir(folder.c_str());
-    if (directory == nullptr) return paths;
-    while (const dirent* entry = readdir(directory))
-        if (is_wanted_name(entry->d_name) && is_socket(folder + "/" + entry->d_name))
-            paths.push_back(folder + "/" + entry->d_name);
-    closedir(directory);
-    std::sort(paths.begin(), paths.end());
-    return paths;
+bool is_alive(pid_t process) {
+    if (process <= 0 || (kill(process, 0) != 0 && errno == ESRCH)) return false;
+    // The state follows the name, which is in brackets and may hold any characters.
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string line;
+    std::getline(file, line);
+    const auto name_end = line.rfind(") ");
+    return name_end == std::string::npos || line.compare(name_end + 2, 1, "Z") != 0;
 }
 
 std::vector<std::string> folders_for_process(pid_t process) {
@@ -61,14 +65,78 @@ std::vector<std::string> folders_for_process(pid_t process) {
     return folders;
 }
 
-bool is_alive(pid_t process) {
-    if (process <= 0 || (kill(process, 0) != 0 && errno == ESRCH)) return false;
-    // The state follows the name, which is in brackets and may hold any characters.
-    std::ifstream file(fmt::format("/proc/{}/stat", process));
-    std::string line;
-    std::getline(file, line);
-    const auto name_end = line.rfind(") ");
-    return name_end == std::string::npos || line.compare(name_end + 2, 1, "Z") != 0;
+// The sockets of a kind in a folder, in the order of their paths.
+std::vector<ProcessSocket> sockets_in(const std::string& folder, const SocketKind& kind) {
+    std::vector<ProcessSocket> sockets;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(
+             folder, std::filesystem::directory_options::skip_permission_denied, ignored)) {
+        const std::string name = entry.path().filename().string();
+        if (!name.ends_with(kind.ending) || !is_socket(entry.path().string())) continue;
+        const std::string rest = name.substr(0, name.size() - kind.ending.size());
+        const std::size_t dot = rest.find('.');
+        if (!is_number(rest.substr(0, dot)) || kind.of_device != (dot != std::string::npos)) continue;
+        sockets.push_back({entry.path().string(), std::stoi(rest), "", kind.of_device ? rest.substr(dot + 1) : ""});
+    }
+    std::sort(sockets.begin(), sockets.end(),
+              [](const ProcessSocket& a, const ProcessSocket& b) { return a.path < b.path; });
+    return sockets;
+}
+
+// Whether a process listens on the socket and may be asked.
+bool answers(ProcessSocket& socket) {
+    try {
+        SocketClient client(socket.path);
+        if (client.connect(SocketClient::Clock::now()) != Answer::given) return false;
+        socket.pid = client.check_peer();
+        return true;
+    } catch (const CommandError&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+std::string ProcessSocket::description() const {
+    if (pid == 0) return model::printable(path, 200);
+    return program.empty() ? fmt::format("process {}", pid)
+                           : fmt::format("process {} ({})", pid, model::printable(program, 40));
+}
+
+bool ProcessSocket::lives() const { return is_alive(pid); }
+
+ProcessSocket find_socket(const SocketKind& kind, const std::string& wanted, const std::string& device) {
+    const bool any = wanted.empty();
+    if (!any && !is_number(wanted)) {
+        struct stat found = {};
+        if (!is_socket(wanted))
+            refuse(wanted,
+                   stat(wanted.c_str(), &found) == 0 ? "is neither a process id nor a socket" : std::strerror(errno));
+        return {wanted};
+    }
+    const pid_t process = any ? 0 : static_cast<pid_t>(std::stol(wanted));
+    const std::vector<std::string> folders = any ? default_folders(geteuid()) : folders_for_process(process);
+    std::vector<ProcessSocket> found;
+    for (const std::string& folder : folders)
+        for (ProcessSocket& socket : sockets_in(folder, kind))
+            if ((device.empty() || socket.device == device) && (any ? answers(socket) : socket.pid == process)) {
+                socket.program = program_of(socket.pid);
+                found.push_back(std::move(socket));
+            }
+    if (found.empty())
+        throw CommandError(ExitCode::device,
+                           fmt::format("{}{}: there is no socket of it in {}; {}",
+                                       any ? "no process answers" : fmt::format("process {} does not answer", process),
+                                       device.empty() ? "" : fmt::format(" for device {}", model::in_quotes(device)),
+                                       fmt::join(folders, " or "), kind.how_to_start));
+    if (found.size() > 1) {
+        std::vector<std::string> names;
+        for (const ProcessSocket& socket : found)
+            names.push_back((kind.of_device ? socket.device + " in " : "") + socket.description());
+        throw CommandError(ExitCode::usage, fmt::format("{} {} answer: {}; {}", found.size(), kind.plural,
+                                                        fmt::join(names, ", "), kind.how_to_choose));
+    }
+    return found.front();
 }
 
 std::string program_of(pid_t process) {

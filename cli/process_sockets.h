@@ -1,32 +1,39 @@
-// The sockets of processes in the folders where the library puts them.
+// The sockets at which processes answer, in the folders where the library puts them.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <sys/types.h>
 
 namespace stagehand::cli {
 
-bool is_number(std::string_view text);
+// A socket at which a process may answer.
+struct ProcessSocket {
+    std::string path;
+    pid_t pid = 0;             // 0: not known
+    std::string program = {};  // may be empty
+    std::string device = {};   // for which it answers; empty: for all of the process, or not known
 
-// The folders in which processes of a user have their sockets by default.
-std::vector<std::string> default_folders(uid_t user);
+    // Text for messages: "process 123 (python3)", or the path.
+    std::string description() const;
+    // Whether the process lives. False also for a process that has ended but whose parent has not waited for it.
+    bool lives() const;
+};
 
-bool is_socket(const std::string& path);
+// What answers at a socket. The name of the file is "<process id><ending>", or "<process id>.<device><ending>".
+struct SocketKind {
+    std::string_view ending;
+    bool of_device;
+    const char* plural;         // "controls"
+    const char* how_to_choose;  // among several
+    const char* how_to_start;
+};
 
-// The paths of the sockets of a folder whose names are wanted, in order.
-std::vector<std::string> sockets_in(const std::string& folder,
-                                    const std::function<bool(std::string_view)>& is_wanted_name);
-
-// The folders of the user of the command, and of the user of a process. Throws CommandError if there is no such
-// process.
-std::vector<std::string> folders_for_process(pid_t process);
-
-// Whether the process lives. False also for a process that has ended but whose parent has not waited for it.
-bool is_alive(pid_t process);
+// Finds the socket for a process id or its path; for an empty text, the only one at which a process of this user
+// answers. `device` chooses among the devices of a process and may be empty. Throws CommandError if there is no such
+// socket, or if there are several.
+ProcessSocket find_socket(const SocketKind& kind, const std::string& wanted, const std::string& device = {});
 
 // The name of a process's program. May be empty.
 std::string program_of(pid_t process);

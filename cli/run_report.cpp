@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "json_output.h"
+#include "median.h"
 #include "model/quantity.h"
 #include "table.h"
 #include "units.h"
@@ -13,14 +14,11 @@ namespace stagehand::cli {
 
 namespace {
 
-double median(const std::vector<StepMeasure>& steps, double StepMeasure::*member) {
+double later_median(const std::vector<StepMeasure>& steps, double StepMeasure::*member) {
     std::vector<double> values;
     for (const StepMeasure& step : steps) values.push_back(step.*member);
     if (values.size() > 1) values.erase(values.begin());
-    if (values.empty()) return 0;
-    std::sort(values.begin(), values.end());
-    const std::size_t middle = values.size() / 2;
-    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+    return median(std::move(values));
 }
 
 std::uint64_t total(const std::vector<StepMeasure>& steps, std::uint64_t StepMeasure::*member) {
@@ -46,9 +44,9 @@ void add_verification(Facts& facts, const RunReport& report) {
 
 }  // namespace
 
-double RunReport::step_ms() const { return median(steps, &StepMeasure::ms); }
+double RunReport::step_ms() const { return later_median(steps, &StepMeasure::ms); }
 
-double RunReport::stall_ms() const { return median(steps, &StepMeasure::stall_ms); }
+double RunReport::stall_ms() const { return later_median(steps, &StepMeasure::stall_ms); }
 
 std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
 

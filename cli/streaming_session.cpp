@@ -71,15 +71,10 @@ StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, c
       uses_(step_uses(table, order, compute_ms)) {
     const bool contentless = (device_capabilities(device).flags & SH_DEVICE_VIRTUAL_TIME) != 0;
     blocks_ = register_blocks(runtime_.get(), table, contentless && !table.is_packed() ? nullptr : &files);
-    const std::vector<sh_use> order_of_use = schedule(uses_, blocks_);
-    check(sh_set_schedule(runtime_.get(), order_of_use.data(), order_of_use.size()), "the order of use");
+    set_order(runtime_.get(), schedule(uses_, blocks_), "the order of use");
 }
 
-sh_plan_info StreamingSession::plan() {
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime_.get(), nullptr, &info), "plan");
-    return info;
-}
+sh_plan_info StreamingSession::plan() { return make_plan(runtime_.get(), "plan"); }
 
 void StreamingSession::fail(sh_status status, std::size_t block) const {
     if (status == SH_ERROR_SOURCE) {

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 class Top {
 public:
-    Top(const TopOptions& options, MonitoredProcess process) : options_(options), process_(std::move(process)) {
+    Top(const TopOptions& options, ProcessSocket process) : options_(options), process_(std::move(process)) {
         if (!options_.once && !options_.json && Screen::possible()) screen_ = std::make_unique<Screen>();
     }
 
@@ -50,10 +50,10 @@ public:
 private:
     Answer ask_for_sample() {
         std::string text;
-        Answer answer = ask(process_, text);
+        Answer answer = ask_monitor(process_, text);
         if (answer == Answer::let_go) {
             // The process may have ended while it answered.
-            answer = ask(process_, text);
+            answer = ask_monitor(process_, text);
         }
         if (answer == Answer::given) {
             before_ = std::move(now_);
@@ -113,7 +113,7 @@ private:
     }
 
     const TopOptions& options_;
-    MonitoredProcess process_;
+    ProcessSocket process_;
     std::unique_ptr<Screen> screen_;
     std::optional<Sample> before_, now_;
     Clock::time_point before_at_, now_at_;
@@ -124,7 +124,7 @@ private:
 
 int top_command(const TopOptions& options) {
     catch_interrupts();
-    MonitoredProcess process = find_process(options.process);
+    ProcessSocket process = find_monitor(options.process);
     return Top(options, std::move(process)).watch();
 }
 

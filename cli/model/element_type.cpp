@@ -29,44 +29,26 @@ constexpr ElementType blocks(std::string_view name, std::uint32_t elements, std:
     return {name, elements, bytes * 8};
 }
 
+// Q8_1: two half-precision numbers and 32 bytes. Until 2024 the two numbers were in single precision: 40 bytes. The
+// type is for intermediate products, and no converter stores it.
 constexpr std::array gguf_types{
-    NumberedType{0, blocks("F32", 1, 4)},
-    NumberedType{1, blocks("F16", 1, 2)},
-    NumberedType{2, blocks("Q4_0", 32, 18)},
-    NumberedType{3, blocks("Q4_1", 32, 20)},
-    NumberedType{6, blocks("Q5_0", 32, 22)},
-    NumberedType{7, blocks("Q5_1", 32, 24)},
-    NumberedType{8, blocks("Q8_0", 32, 34)},
-    // Two half-precision numbers and 32 bytes. Until 2024 the two numbers were in single precision: 40 bytes. The type
-    // is for intermediate products, and no converter stores it.
-    NumberedType{9, blocks("Q8_1", 32, 36)},
-    NumberedType{10, blocks("Q2_K", 256, 84)},
-    NumberedType{11, blocks("Q3_K", 256, 110)},
-    NumberedType{12, blocks("Q4_K", 256, 144)},
-    NumberedType{13, blocks("Q5_K", 256, 176)},
-    NumberedType{14, blocks("Q6_K", 256, 210)},
-    NumberedType{15, blocks("Q8_K", 256, 292)},
-    NumberedType{16, blocks("IQ2_XXS", 256, 66)},
-    NumberedType{17, blocks("IQ2_XS", 256, 74)},
-    NumberedType{18, blocks("IQ3_XXS", 256, 98)},
-    NumberedType{19, blocks("IQ1_S", 256, 50)},
-    NumberedType{20, blocks("IQ4_NL", 32, 18)},
-    NumberedType{21, blocks("IQ3_S", 256, 110)},
-    NumberedType{22, blocks("IQ2_S", 256, 82)},
-    NumberedType{23, blocks("IQ4_XS", 256, 136)},
-    NumberedType{24, blocks("I8", 1, 1)},
-    NumberedType{25, blocks("I16", 1, 2)},
-    NumberedType{26, blocks("I32", 1, 4)},
-    NumberedType{27, blocks("I64", 1, 8)},
-    NumberedType{28, blocks("F64", 1, 8)},
-    NumberedType{29, blocks("IQ1_M", 256, 56)},
-    NumberedType{30, blocks("BF16", 1, 2)},
-    NumberedType{34, blocks("TQ1_0", 256, 54)},
-    NumberedType{35, blocks("TQ2_0", 256, 66)},
-    NumberedType{39, blocks("MXFP4", 32, 17)},
-    NumberedType{40, blocks("NVFP4", 64, 36)},
-    NumberedType{41, blocks("Q1_0", 128, 18)},
-};
+    NumberedType{0, blocks("F32", 1, 4)},         NumberedType{1, blocks("F16", 1, 2)},
+    NumberedType{2, blocks("Q4_0", 32, 18)},      NumberedType{3, blocks("Q4_1", 32, 20)},
+    NumberedType{6, blocks("Q5_0", 32, 22)},      NumberedType{7, blocks("Q5_1", 32, 24)},
+    NumberedType{8, blocks("Q8_0", 32, 34)},      NumberedType{9, blocks("Q8_1", 32, 36)},
+    NumberedType{10, blocks("Q2_K", 256, 84)},    NumberedType{11, blocks("Q3_K", 256, 110)},
+    NumberedType{12, blocks("Q4_K", 256, 144)},   NumberedType{13, blocks("Q5_K", 256, 176)},
+    NumberedType{14, blocks("Q6_K", 256, 210)},   NumberedType{15, blocks("Q8_K", 256, 292)},
+    NumberedType{16, blocks("IQ2_XXS", 256, 66)}, NumberedType{17, blocks("IQ2_XS", 256, 74)},
+    NumberedType{18, blocks("IQ3_XXS", 256, 98)}, NumberedType{19, blocks("IQ1_S", 256, 50)},
+    NumberedType{20, blocks("IQ4_NL", 32, 18)},   NumberedType{21, blocks("IQ3_S", 256, 110)},
+    NumberedType{22, blocks("IQ2_S", 256, 82)},   NumberedType{23, blocks("IQ4_XS", 256, 136)},
+    NumberedType{24, blocks("I8", 1, 1)},         NumberedType{25, blocks("I16", 1, 2)},
+    NumberedType{26, blocks("I32", 1, 4)},        NumberedType{27, blocks("I64", 1, 8)},
+    NumberedType{28, blocks("F64", 1, 8)},        NumberedType{29, blocks("IQ1_M", 256, 56)},
+    NumberedType{30, blocks("BF16", 1, 2)},       NumberedType{34, blocks("TQ1_0", 256, 54)},
+    NumberedType{35, blocks("TQ2_0", 256, 66)},   NumberedType{39, blocks("MXFP4", 32, 17)},
+    NumberedType{40, blocks("NVFP4", 64, 36)},    NumberedType{41, blocks("Q1_0", 128, 18)}};
 
 struct RemovedType {
     std::uint32_t number;

@@ -20,27 +20,16 @@ constexpr std::uint64_t limit = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t decimals = 1'000'000'000;  // a Decimal counts in these parts
 constexpr std::uint64_t shares = 100 * decimals;
 
-struct Unit {
-    std::string_view name;
-    std::uint64_t bytes;
-};
-
-constexpr std::array units{
-    Unit{"", 1},
-    Unit{"b", 1},
-    Unit{"kb", 1'000},
-    Unit{"mb", 1'000'000},
-    Unit{"gb", 1'000'000'000},
-    Unit{"tb", 1'000'000'000'000},
-    Unit{"pb", 1'000'000'000'000'000},
-    Unit{"eb", 1'000'000'000'000'000'000},
-    Unit{"kib", std::uint64_t{1} << 10},
-    Unit{"mib", std::uint64_t{1} << 20},
-    Unit{"gib", std::uint64_t{1} << 30},
-    Unit{"tib", std::uint64_t{1} << 40},
-    Unit{"pib", std::uint64_t{1} << 50},
-    Unit{"eib", std::uint64_t{1} << 60},
-};
+// The bytes of a unit in lower case; 0 if it is none.
+std::uint64_t bytes_of(std::string_view unit) {
+    if (unit.empty() || unit == "b") return 1;
+    const std::size_t power = std::string_view("kmgtpe").find(unit[0]);
+    const std::string_view rest = unit.substr(1);
+    if (power == std::string_view::npos || (rest != "b" && rest != "ib")) return 0;
+    std::uint64_t bytes = 1;
+    for (std::size_t i = 0; i <= power; ++i) bytes *= rest == "b" ? 1000 : 1024;
+    return bytes;
+}
 
 [[noreturn]] void fail(std::string_view text, const std::string& why) {
     throw QuantityError(in_quotes(text) + " " + why);
@@ -115,10 +104,9 @@ enum class Kind { size, rate };
 
 std::uint64_t unit_bytes(std::string_view text, std::string_view name, Kind kind) {
     const std::string unit = lower(name);
-    for (const Unit& known : units) {
-        if (unit != known.name) continue;
+    if (const std::uint64_t bytes = bytes_of(unit); bytes != 0) {
         if (name.ends_with('b')) fail_small_b(text, std::string_view(unit).substr(0, unit.size() - 1), kind);
-        return known.bytes;
+        return bytes;
     }
     if (unit.size() == 1 && has_prefix_letter(unit)) {
         const std::string letter = prefix_text(unit);

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <unordered_map>
+#include <utility>
 
 namespace stagehand::cli::model {
 
@@ -22,103 +25,49 @@ enum Stage : char {
     stage_head = 45,
 };
 
-struct Word {
-    std::string_view text;
-    Stage stage;
-};
+using Words = std::unordered_map<std::string_view, Stage>;
 
-// Whole components, in lower case, sorted by text.
-constexpr std::array whole_words{
-    Word{"cls", stage_head},
-    Word{"cond_stage_model", stage_encoder},
-    Word{"conditioner", stage_encoder},
-    Word{"dec", stage_late_body},
-    Word{"decoder", stage_late_body},
-    Word{"double_blocks", stage_early_body},
-    Word{"down_blocks", stage_early_body},
-    Word{"enc", stage_encoder},
-    Word{"first_stage_model", stage_late_body},
-    Word{"input_blocks", stage_early_body},
-    Word{"joint_blocks", stage_early_body},
-    Word{"language_model", stage_late_body},
-    Word{"ln_f", stage_final_norm},
-    Word{"mid_block", stage_middle},
-    Word{"middle_block", stage_middle},
-    Word{"mm", stage_middle},
-    Word{"mm_projector", stage_middle},
-    Word{"multi_modal_projector", stage_middle},
-    Word{"output", stage_head},
-    Word{"output_blocks", stage_late_body},
-    Word{"output_layer", stage_head},
-    Word{"output_projection", stage_head},
-    Word{"shared", stage_embedding},
-    Word{"single_blocks", stage_late_body},
-    Word{"single_transformer_blocks", stage_late_body},
-    Word{"text_projection", stage_head},
-    Word{"up_blocks", stage_late_body},
-    Word{"v", stage_encoder},
-    Word{"vae", stage_late_body},
-    Word{"visual_projection", stage_head},
-};
+Words words_of(std::initializer_list<std::pair<Stage, std::initializer_list<std::string_view>>> stages) {
+    Words words;
+    for (const auto& [stage, names] : stages)
+        for (const std::string_view name : names) words.emplace(name, stage);
+    return words;
+}
 
-// Parts of components between underscores or hyphens, in lower case, sorted by text. If a component has several of
-// them, the stage that comes first in `part_stages` counts.
-constexpr std::array part_words{
-    Word{"audio", stage_encoder},
-    Word{"classifier", stage_head},
-    Word{"connector", stage_middle},
-    Word{"decoder", stage_late_body},
-    Word{"emb", stage_embedding},
-    Word{"embd", stage_embedding},
-    Word{"embed", stage_embedding},
-    Word{"embedder", stage_embedding},
-    Word{"embedders", stage_embedding},
-    Word{"embedding", stage_embedding},
-    Word{"embeddings", stage_embedding},
-    Word{"encoder", stage_encoder},
-    Word{"final", stage_final_norm},
-    Word{"freqs", stage_embedding},
-    Word{"head", stage_head},
-    Word{"heads", stage_head},
-    Word{"image", stage_encoder},
-    Word{"layernorm", stage_final_norm},
-    Word{"ln", stage_final_norm},
-    Word{"logit", stage_head},
-    Word{"logits", stage_head},
-    Word{"mtp", stage_head},
-    Word{"norm", stage_final_norm},
-    Word{"outputs", stage_head},
-    Word{"patch", stage_embedding},
-    Word{"pooler", stage_head},
-    Word{"pre", stage_input_norm},
-    Word{"predictions", stage_head},
-    Word{"rope", stage_embedding},
-    Word{"rotary", stage_embedding},
-    Word{"score", stage_head},
-    Word{"stem", stage_embedding},
-    Word{"token", stage_embedding},
-    Word{"unembed", stage_head},
-    Word{"vision", stage_encoder},
-    Word{"visual", stage_encoder},
-    Word{"wpe", stage_embedding},
-    Word{"wte", stage_embedding},
-};
+// Whole components, in lower case.
+const Words& whole_words() {
+    static const Words words = words_of(
+        {{stage_embedding, {"shared"}},
+         {stage_encoder, {"cond_stage_model", "conditioner", "enc", "v"}},
+         {stage_early_body, {"double_blocks", "down_blocks", "input_blocks", "joint_blocks"}},
+         {stage_middle, {"mid_block", "middle_block", "mm", "mm_projector", "multi_modal_projector"}},
+         {stage_late_body,
+          {"dec", "decoder", "first_stage_model", "language_model", "output_blocks", "single_blocks",
+           "single_transformer_blocks", "up_blocks", "vae"}},
+         {stage_final_norm, {"ln_f"}},
+         {stage_head, {"cls", "output", "output_layer", "output_projection", "text_projection", "visual_projection"}}});
+    return words;
+}
+
+// Parts of components between underscores or hyphens, in lower case. If a component has several of them, the stage that
+// comes first in `part_stages` counts.
+const Words& part_words() {
+    static const Words words = words_of({{stage_embedding,
+                                          {"emb", "embd", "embed", "embedder", "embedders", "embedding", "embeddings",
+                                           "freqs", "patch", "rope", "rotary", "stem", "token", "wpe", "wte"}},
+                                         {stage_input_norm, {"pre"}},
+                                         {stage_encoder, {"audio", "encoder", "image", "vision", "visual"}},
+                                         {stage_middle, {"connector"}},
+                                         {stage_late_body, {"decoder"}},
+                                         {stage_final_norm, {"final", "layernorm", "ln", "norm"}},
+                                         {stage_head,
+                                          {"classifier", "head", "heads", "logit", "logits", "mtp", "outputs", "pooler",
+                                           "predictions", "score", "unembed"}}});
+    return words;
+}
 
 constexpr std::array part_stages{stage_embedding, stage_input_norm, stage_head,     stage_final_norm,
                                  stage_middle,    stage_encoder,    stage_late_body};
-
-template <std::size_t n>
-constexpr bool is_sorted_by_text(const std::array<Word, n>& words) {
-    return std::is_sorted(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.text < b.text; });
-}
-static_assert(is_sorted_by_text(whole_words) && is_sorted_by_text(part_words));
-
-template <std::size_t n>
-const Word* find_word(const std::array<Word, n>& words, std::string_view text) {
-    const auto at = std::lower_bound(words.begin(), words.end(), text,
-                                     [](const Word& word, std::string_view wanted) { return word.text < wanted; });
-    return at != words.end() && at->text == text ? &*at : nullptr;
-}
 
 // No word of the vocabulary is longer.
 constexpr std::size_t longest_word = 32;
@@ -129,14 +78,15 @@ Stage stage_of(std::string_view component) {
     std::transform(component.begin(), component.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     std::string_view rest(buffer.data(), size);
-    if (const Word* word = find_word(whole_words, rest)) return word->stage;
+    if (const auto word = whole_words().find(rest); word != whole_words().end()) return word->second;
     std::uint64_t found = 0;
     while (true) {
         const std::size_t end = rest.find_first_of("_-");
         const std::string_view part = rest.substr(0, end);
         if (end == std::string_view::npos && (part == "out" || part == "in"))
             return part == "out" ? stage_head : stage_embedding;
-        if (const Word* word = find_word(part_words, part)) found |= std::uint64_t{1} << word->stage;
+        if (const auto word = part_words().find(part); word != part_words().end())
+            found |= std::uint64_t{1} << word->second;
         if (end == std::string_view::npos) break;
         rest.remove_prefix(end + 1);
     }

@@ -12,8 +12,8 @@
 #include "model/element_format.h"
 #include "model/error.h"
 #include "model/gguf.h"
-#include "model/safetensors.h"
 #include "model/packed_description.h"
+#include "model/safetensors.h"
 #include "model/text.h"
 #include "packing/codec_error.h"
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "chart.h"
 #include "model/quantity.h"
 #include "report/assets.h"
 #include "report/page_data.h"
@@ -13,39 +14,9 @@ namespace stagehand::cli {
 
 namespace {
 
-// Text between tags and in attributes. Names come from engines and may hold anything.
-std::string html_text(std::string_view text) {
-    std::string result;
-    for (const char character : text) {
-        switch (character) {
-            case '&':
-                result += "&amp;";
-                break;
-            case '<':
-                result += "&lt;";
-                break;
-            case '>':
-                result += "&gt;";
-                break;
-            case '"':
-                result += "&quot;";
-                break;
-            case '\'':
-                result += "&#39;";
-                break;
-            default:
-                // HTML allows no control characters but white space.
-                result += static_cast<unsigned char>(character) < 0x20 && character != '\n' && character != '\t'
-                              ? ' '
-                              : character;
-        }
-    }
-    return result;
-}
-
 std::string sentences(const std::vector<std::string>& items) {
     std::string result = "<ul>\n";
-    for (const std::string& item : items) result += "<li>" + html_text(item) + "</li>\n";
+    for (const std::string& item : items) result += "<li>" + markup(item) + "</li>\n";
     return result + "</ul>\n";
 }
 
@@ -54,11 +25,11 @@ std::string figure(std::size_t run, const char* what, const char* title, const s
     return fmt::format(
         "<figure><h4>{}</h4><div class=\"chart\" id=\"{}-{}\" data-label=\"{}\"></div><figcaption>{}</figcaption>"
         "</figure>\n",
-        title, what, run, title, html_text(caption));
+        title, what, run, title, markup(caption));
 }
 
 std::string missing(const char* title, const std::string& why) {
-    return fmt::format("<div class=\"missing\"><h4>{}</h4><p>{}</p></div>\n", title, html_text(why));
+    return fmt::format("<div class=\"missing\"><h4>{}</h4><p>{}</p></div>\n", title, markup(why));
 }
 
 std::string plan_figure(std::size_t index, const RunFile& run) {
@@ -116,7 +87,7 @@ std::string curve_figure(std::size_t index, const ReportedRun& reported) {
 std::string facts(const RunFile& run) {
     std::string rows;
     const auto add = [&](const char* name, const std::string& value) {
-        rows += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", name, html_text(value));
+        rows += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", name, markup(value));
     };
     add("runtime", run.runtime);
     add("steps", count_text(run.steps.size()));
@@ -140,8 +111,8 @@ std::string facts(const RunFile& run) {
 
 std::string run_section(std::size_t index, const ReportedRun& reported) {
     const RunFile& run = reported.run;
-    std::string result = fmt::format("<section>\n<h2>{}</h2>\n<p class=\"headline\">{}</p>\n", html_text(run.label),
-                                     html_text(reported.advice.headline));
+    std::string result = fmt::format("<section>\n<h2>{}</h2>\n<p class=\"headline\">{}</p>\n", markup(run.label),
+                                     markup(reported.advice.headline));
     if (run.cut) {
         result +=
             "<p class=\"note\">The last line of the telemetry is incomplete and is left out: the process was "
@@ -166,7 +137,7 @@ std::string comparison(const std::vector<ReportedRun>& runs) {
         const auto of_plan = [&](auto text) { return run.plan ? text(*run.plan) : std::string("–"); };
         rows += fmt::format(
             "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-            html_text(run.label), count_text(run.steps.size()), time_text(step_ms), ratio_text(step_ms, first),
+            markup(run.label), count_text(run.steps.size()), time_text(step_ms), ratio_text(step_ms, first),
             of_plan([](const LoggedPlan& plan) { return time_text(plan.bound_ms); }),
             time_text(median(later_steps(run, &LoggedStep::stall_ms))),
             of_plan([](const LoggedPlan& plan) { return model::format_bytes(plan.bytes_per_step); }),
@@ -193,7 +164,7 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<link rel=\"icon\" "
         "href=\"data:,\">\n"
         "<title>{} – stagehand report</title>\n<style>\n",
-        html_text(title));
+        markup(title));
     page += page_style;
     page +=
         "</style>\n</head>\n<body>\n<header><p>stagehand report</p></header>\n<noscript><p class=\"note\">The "
@@ -203,7 +174,7 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
     page += fmt::format(
         "</main>\n<footer><details><summary>Drawn with D3 {}, which this file "
         "contains</summary><pre>{}</pre></details></footer>\n",
-        html_text(plotting_version), html_text(plotting_licence));
+        markup(plotting_version), markup(plotting_licence));
     page += "<script type=\"application/json\" id=\"data\">" + page_data(runs) + "</script>\n<script>\n";
     page += plotting_script;
     page += "\n</script>\n<script>\n";

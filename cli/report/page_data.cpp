@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "json_output.h"
 
 namespace stagehand::cli {
@@ -109,19 +111,10 @@ std::string page_data(const std::vector<ReportedRun>& runs) {
     std::string result;
     result.reserve(text.size());
     for (const char character : text) {
-        switch (character) {
-            case '<':
-                result += "\\u003c";
-                break;
-            case '>':
-                result += "\\u003e";
-                break;
-            case '&':
-                result += "\\u0026";
-                break;
-            default:
-                result += character;
-        }
+        if (character == '<' || character == '>' || character == '&')
+            result += fmt::format("\\u{:04x}", static_cast<unsigned>(character));
+        else
+            result += character;
     }
     return result;
 }

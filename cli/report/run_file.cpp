@@ -138,11 +138,4 @@ std::vector<double> later_steps(const RunFile& run, double LoggedStep::*member) 
     return values;
 }
 
-double median(std::vector<double> values) {
-    if (values.empty()) return 0;
-    std::sort(values.begin(), values.end());
-    const std::size_t middle = values.size() / 2;
-    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 }  // namespace stagehand::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block_table.h"
+#include "median.h"
 
 namespace stagehand::cli {
 
@@ -71,6 +72,5 @@ RunFile read_run_file(const std::string& path);
 
 // Without the first step if there are several, because it begins in another state than the others.
 std::vector<double> later_steps(const RunFile& run, double LoggedStep::*member);
-double median(std::vector<double> values);
 
 }  // namespace stagehand::cli

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "bench/budget_change.h"
 #include "bench/group.h"
 #include "model/quantity.h"
 

@@ -6,7 +6,7 @@
 
 #include <stagehand/stagehand.h>
 
-#include "bench/device_copies.h"
+#include "bench/cuda_driver.h"
 #include "library.h"
 
 namespace stagehand::cli::bench {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "json_output.h"
+#include "median.h"
 #include "terminal.h"
 
 namespace stagehand::cli::bench {
@@ -44,8 +45,5 @@ std::string table_text(const GroupReport& group, const Terminal& terminal);
 
 // {"rows": [...], "notes": [...]}
 Json to_json(const GroupReport& group);
-
-// The median; of an even number of values, the mean of the two in the middle. `values` must not be empty.
-double median(std::vector<double> values);
 
 }  // namespace stagehand::cli::bench

@@ -16,6 +16,9 @@
 
 namespace stagehand::cli::bench {
 
+// Whether Ctrl-C has come.
+bool stopped();
+
 // Pinned memory that blocks are copied from. Several blocks may read the same bytes, so that a model needs no more
 // pinned memory than its largest block.
 class SharedSource {
@@ -33,6 +36,21 @@ private:
     std::optional<HostMemory> memory_;
     std::uint64_t bytes_;
     std::uint64_t at_ = 0;
+};
+
+// A budget of the device for the lifetime of the object: restores the one before in its destructor.
+class BudgetChange {
+public:
+    explicit BudgetChange(sh_device* device) : device_(device), before_(device_memory(device).budget_bytes) {}
+    ~BudgetChange() { (void)!sh_device_set_budget(device_, before_); }  // a destructor cannot report it
+    BudgetChange(const BudgetChange&) = delete;
+    BudgetChange& operator=(const BudgetChange&) = delete;
+
+    void set(std::uint64_t bytes) const { check(sh_device_set_budget(device_, bytes), "changing the budget"); }
+
+private:
+    sh_device* device_;
+    std::uint64_t before_;
 };
 
 // The speeds of the device's copies in bytes per second, measured at the beginning.
@@ -62,6 +80,24 @@ struct Bench {
     double copy_ns(double bytes) const { return bytes / link.limit() * 1e9; }
 };
 
+// Measures case after case until a signal comes: `measure` returns the row, or nothing if one came.
+template <typename Case, typename NameOf, typename Measure>
+void measure_cases(Bench& bench, GroupReport& report, const std::vector<Case>& cases, NameOf name_of, Measure measure) {
+    bench.progress.begin(report.name, cases.size(), 1);
+    for (std::size_t i = 0; i < cases.size() && !stopped(); ++i) {
+        try {
+            std::optional<Row> row = measure(cases[i]);
+            if (!row) return;
+            bench.progress.step(i, row->name);
+            report.rows.push_back(std::move(*row));
+        } catch (const LibraryError& error) {
+            if (error.status() != SH_ERROR_BUDGET) throw;
+            // With a small scale, the share may be less than the pages of the largest block.
+            report.notes.push_back(name_of(cases[i]) + ": left out, " + error.what());
+        }
+    }
+}
+
 void report_link(const Bench& bench, GroupReport& report);
 void measure_pinning(Bench& bench, GroupReport& report);
 void measure_staging(Bench& bench, GroupReport& report);
@@ -78,8 +114,5 @@ std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<s
 
 // The note for the case that the system has refused to pin so many bytes.
 std::string unpinned_note(std::uint64_t bytes);
-
-// Whether Ctrl-C has come.
-bool stopped();
 
 }  // namespace stagehand::cli::bench

@@ -143,21 +143,9 @@ std::optional<Row> measure(const Bench& bench, const Case& what) {
 void measure_streaming(Bench& bench, GroupReport& report) {
     const Shapes all = shapes(bench.extent.scale());
     const std::vector<Case> list = cases(all);
-    bench.progress.begin(report.name, list.size(), 1);
     report.about = fmt::format("median of {} steps; 8B shapes at {} of their size, {}", bench.steps(),
                                share_text(bench.extent.scale(), 1), model::format_bytes(all.model.bytes()));
-    for (std::size_t i = 0; i < list.size() && !stopped(); ++i) {
-        try {
-            std::optional<Row> row = measure(bench, list[i]);
-            if (!row) return;
-            bench.progress.step(i, row->name);
-            report.rows.push_back(std::move(*row));
-        } catch (const LibraryError& error) {
-            if (error.status() != SH_ERROR_BUDGET) throw;
-            // With a small scale, the share may be less than the pages of the largest block.
-            report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
-        }
-    }
+    measure_cases(bench, report, list, name_of, [&](const Case& what) { return measure(bench, what); });
 }
 
 }  // namespace stagehand::cli::bench

@@ -1,4 +1,6 @@
 // The link, which limits the speed of everything else.
+#include <cstring>
+
 #include <fmt/format.h>
 
 #include "bench/group.h"
@@ -12,22 +14,15 @@ namespace {
 double raw_speed(sh_device* device) {
     const Runtime runtime = create_runtime(device, "raw link");
     const std::uint64_t bytes = device_memory(device).page_bytes;
-    SharedSource source(device, bytes, false);
-    const sh_segment segment = source.segment(bytes);
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.bytes = bytes;
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    sh_block block = 0;
-    check(sh_register_blocks(runtime.get(), &desc, 1, &block), "measuring the link");
+    const HostMemory source(device, bytes);
+    std::memset(source.data(), 0x5a, bytes);
     sh_use use = SH_USE_INIT;
-    use.block = block;
+    use.block = register_block(runtime.get(), source.data(), bytes, 0, "measuring the link");
     use.compute_ns = 1;
-    check(sh_set_schedule(runtime.get(), &use, 1), "measuring the link");
+    set_order(runtime.get(), {use}, "measuring the link");
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DRY_RUN;
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime.get(), &options, &info), "measuring the link");
+    const sh_plan_info info = make_plan(runtime.get(), "measuring the link", options);
     return static_cast<double>(info.link_bytes_per_second);
 }
 

@@ -53,17 +53,17 @@ std::optional<Passes> measure_passes(const Bench& bench, const BlockStream& stre
     return passes;
 }
 
-struct Case {
+struct GraphCase {
     int percent;
     double compute_ratio;  // computing as a multiple of the time that (W - M) bytes need
 };
 
-std::string name_of(const Case& what) {
+std::string graph_name(const GraphCase& what) {
     return fmt::format("8B shapes, {} %, compute {} × copy", what.percent, what.compute_ratio);
 }
 
 // Returns nothing if a signal came.
-std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const Case& what) {
+std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const GraphCase& what) {
     const std::vector<std::uint64_t> sizes = model_sizes(bench.extent.scale());
     std::uint64_t total = 0;
     for (const std::uint64_t size : sizes) total += size;
@@ -81,7 +81,7 @@ std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const C
     const CudaDriver::Step step(driver, stream.runtime(), stream.handle(), [&] { stream.queue_uses(); });
     const std::optional<Passes> captured = measure_passes(bench, stream, count, [&] { step.launch(); });
     if (!captured) return std::nullopt;
-    Row row = {name_of(what),
+    Row row = {graph_name(what),
                Unit::seconds,
                captured->pass_ns / 1e9,
                by_calls->pass_ns / 1e9,
@@ -117,22 +117,11 @@ void measure_graph(Bench& bench, GroupReport& report) {
         report.notes.push_back(unpinned_note(bench.shared->bytes()));
         return;
     }
-    std::vector<Case> list;
+    std::vector<GraphCase> list;
     for (const int percent : {25, 50, 90})
         for (const double ratio : {0.25, 1.0, 4.0}) list.push_back({percent, ratio});
-    bench.progress.begin(report.name, list.size(), 1);
-    for (std::size_t i = 0; i < list.size() && !stopped(); ++i) {
-        try {
-            std::optional<Row> row = measure(bench, *driver, list[i]);
-            if (!row) return;
-            bench.progress.step(i, row->name);
-            report.rows.push_back(std::move(*row));
-        } catch (const LibraryError& error) {
-            if (error.status() != SH_ERROR_BUDGET) throw;
-            // With a small scale, the share may be less than the pages of the largest block.
-            report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
-        }
-    }
+    measure_cases(bench, report, list, graph_name,
+                  [&](const GraphCase& what) { return measure(bench, *driver, what); });
 }
 
 }  // namespace stagehand::cli::bench

@@ -27,18 +27,10 @@ struct PinningRound {
 
 std::uint64_t pin_ns(sh_device* device, const PlainMemory& memory) {
     const Runtime runtime = create_runtime(device, "pinning");
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.kind = SH_SOURCE_POINTER;
-    segment.bytes = memory.bytes();
-    segment.pointer = memory.data();
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.flags = SH_BLOCK_PIN;
-    desc.bytes = memory.bytes();
-    desc.segments = &segment;
-    desc.segment_count = 1;
     sh_block block = 0;
-    const std::uint64_t ns =
-        elapsed_ns(device, [&] { check(sh_register_blocks(runtime.get(), &desc, 1, &block), "SH_BLOCK_PIN"); });
+    const std::uint64_t ns = elapsed_ns(device, [&] {
+        block = register_block(runtime.get(), memory.data(), memory.bytes(), SH_BLOCK_PIN, "SH_BLOCK_PIN");
+    });
     check(sh_unregister_blocks(runtime.get(), &block, 1), "unpinning");
     return ns;
 }

@@ -81,7 +81,7 @@ void BlockStream::tell_order(std::uint64_t ns) {
         // 0 asks the library to measure the compute time.
         uses[i].compute_ns = std::max<std::uint64_t>(compute_ns_[i] + each, 1);
     }
-    check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), name_);
+    set_order(runtime_.get(), uses, name_);
 }
 
 sh_plan_info BlockStream::plan() { return plan(0); }
@@ -91,9 +91,7 @@ sh_plan_info BlockStream::dry_plan() { return plan(SH_PLAN_DRY_RUN); }
 sh_plan_info BlockStream::plan(std::uint32_t flags) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = flags;
-    sh_plan_info info = SH_PLAN_INFO_INIT;
-    check(sh_plan(runtime_.get(), &options, &info), name_);
-    return info;
+    return make_plan(runtime_.get(), name_, options);
 }
 
 void BlockStream::queue_use(std::size_t block) {

@@ -86,9 +86,9 @@ sh_segment in_memory(char* memory) {
 }
 
 // Measures row after row. The other rows are compared with the first.
-class Rows {
+class StagingRows {
 public:
-    Rows(Bench& bench, GroupReport& report) : bench_(bench), report_(report) {}
+    StagingRows(Bench& bench, GroupReport& report) : bench_(bench), report_(report) {}
 
     // Returns false if a signal came.
     bool add(const std::string& name, const std::vector<BlockSource>& sources) {
@@ -118,7 +118,7 @@ private:
     double pinned_ = 0;
 };
 
-bool measure_pageable(const Bench& bench, Rows& rows) {
+bool measure_pageable(const Bench& bench, StagingRows& rows) {
     const PlainMemory pageable(bench.extent.sources);
     std::memset(pageable.data(), 0x5a, pageable.bytes());
     if (!rows.add("pageable memory", equal_blocks(pageable.bytes(), in_memory(pageable.data())))) return false;
@@ -127,7 +127,7 @@ bool measure_pageable(const Bench& bench, Rows& rows) {
                     small);
 }
 
-bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
+bool measure_pinned(const Bench& bench, StagingRows& rows, GroupReport& report) {
     const HostMemory pinned(bench.device, bench.extent.sources);
     if (!pinned.pinned()) report.notes.push_back(unpinned_note(pinned.bytes()));
     char* const memory = static_cast<char*>(pinned.data());
@@ -138,7 +138,7 @@ bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
                     small);
 }
 
-bool measure_files(const Bench& bench, Rows& rows) {
+bool measure_files(const Bench& bench, StagingRows& rows) {
     const ScratchFile file(bench.options.scratch, bench.extent.sources);
     if (stopped()) return false;
     sh_segment segment = SH_SEGMENT_INIT;
@@ -158,7 +158,7 @@ void measure_staging(Bench& bench, GroupReport& report) {
                                model::format_bytes(bench.extent.sources), blocks, in_flight,
                                model::format_bytes(bench.extent.segments));
     bench.progress.begin(report.name, 6, 1);
-    Rows rows(bench, report);
+    StagingRows rows(bench, report);
     if (measure_pinned(bench, rows, report) && measure_pageable(bench, rows)) measure_files(bench, rows);
 }
 

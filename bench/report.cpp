@@ -70,10 +70,4 @@ Json to_json(const GroupReport& group) {
     return {{"rows", std::move(rows)}, {"notes", group.notes}};
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t middle = values.size() / 2;
-    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 }  // namespace stagehand::cli::bench

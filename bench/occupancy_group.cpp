@@ -7,8 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "bench/budget_change.h"
-#include "bench/device_copies.h"
+#include "bench/cuda_driver.h"
 #include "bench/group.h"
 #include "bench/pausable_memory.h"
 #include "model/quantity.h"
@@ -21,7 +20,7 @@ namespace {
 constexpr std::uint64_t kinds = 8;  // of cycles, for each shape
 constexpr int slow_cycles = 2;      // of the kinds that pin host memory, which takes seconds
 
-struct Shape {
+struct TensorShape {
     std::string name;
     std::vector<std::uint64_t> sizes;
 };
@@ -50,10 +49,10 @@ std::vector<std::uint64_t> odd_sizes(std::uint64_t bytes) {
 }
 
 // Pieces of 1 MiB keep their size, because their size is what is measured.
-std::vector<Shape> shapes_of(std::uint64_t bytes) {
+std::vector<TensorShape> shapes_of(std::uint64_t bytes) {
     const double scale = static_cast<double>(bytes) / static_cast<double>(natural_occupancy_bytes);
     const std::uint64_t eighth = std::max(bytes / 8 / (2 * mib), std::uint64_t{1}) * 2 * mib;
-    std::vector<Shape> shapes;
+    std::vector<TensorShape> shapes;
     shapes.push_back({fmt::format("8 x {}", model::format_bytes(eighth)), std::vector<std::uint64_t>(8, eighth)});
     std::vector<std::uint64_t> llama = llama_sizes(scale);
     shapes.push_back({fmt::format("{} tensors of 8B", llama.size()), std::move(llama)});
@@ -106,7 +105,7 @@ struct Cycles {
 // Measures one shape.
 class Cycler {
 public:
-    Cycler(Bench& bench, const DeviceCopies& copies, const Shape& shape, const sh_alloc_options& options)
+    Cycler(Bench& bench, const DeviceCopies& copies, const TensorShape& shape, const sh_alloc_options& options)
         : bench_(bench),
           free_before_(device_memory(bench.device).free_bytes),
           memory_(bench.device, copies, shape.sizes, options),
@@ -191,7 +190,7 @@ private:
 // The rows of one shape.
 class Rows {
 public:
-    Rows(const Shape& shape, const PausableMemory::Speed& link, GroupReport& report)
+    Rows(const TensorShape& shape, const PausableMemory::Speed& link, GroupReport& report)
         : shape_(shape), link_(link), report_(report) {}
 
     void add(Cycler& of, const char* kind, const Cycles& cycles) {
@@ -236,7 +235,7 @@ private:
         report_.rows.push_back(std::move(row));
     }
 
-    const Shape& shape_;
+    const TensorShape& shape_;
     const PausableMemory::Speed& link_;
     GroupReport& report_;
     const std::size_t first_ = report_.rows.size();
@@ -256,7 +255,7 @@ PausableMemory::Speed link_of(const Bench& bench, const DeviceCopies& copies, co
 // The kinds of cycle of one shape, in memory of one sort.
 class Kinds {
 public:
-    Kinds(Bench& bench, const Shape& shape, Cycler& cycler, Rows& rows, std::uint64_t first_step)
+    Kinds(Bench& bench, const TensorShape& shape, Cycler& cycler, Rows& rows, std::uint64_t first_step)
         : bench_(bench), shape_(shape), cycler_(cycler), rows_(rows), step_(first_step) {}
 
     // Contents are compared after the last cycle, because a comparison takes longer than the cycle.
@@ -274,14 +273,14 @@ public:
 
 private:
     Bench& bench_;
-    const Shape& shape_;
+    const TensorShape& shape_;
     Cycler& cycler_;
     Rows& rows_;
     std::uint64_t step_;
 };
 
 // Returns the link that the rows compare with.
-PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies, const Shape& shape,
+PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies, const TensorShape& shape,
                                        std::uint64_t first_step, GroupReport& report) {
     Cycler cycler(bench, copies, shape, SH_ALLOC_OPTIONS_INIT);
     const PausableMemory::Speed link = link_of(bench, copies, cycler.memory());
@@ -301,8 +300,8 @@ PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies,
 }
 
 // Memory whose contents never change, as the engine promises.
-void measure_constant(Bench& bench, const DeviceCopies& copies, const Shape& shape, const PausableMemory::Speed& link,
-                      std::uint64_t first_step, GroupReport& report) {
+void measure_constant(Bench& bench, const DeviceCopies& copies, const TensorShape& shape,
+                      const PausableMemory::Speed& link, std::uint64_t first_step, GroupReport& report) {
     sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
     options.flags = SH_ALLOC_CONST;
     Cycler cycler(bench, copies, shape, options);
@@ -316,8 +315,8 @@ void measure_constant(Bench& bench, const DeviceCopies& copies, const Shape& sha
 }
 
 // Weights, which cross the link packed where the device packs.
-void measure_packed(Bench& bench, const DeviceCopies& copies, const Shape& shape, const PausableMemory::Speed& link,
-                    std::uint64_t first_step, GroupReport& report) {
+void measure_packed(Bench& bench, const DeviceCopies& copies, const TensorShape& shape,
+                    const PausableMemory::Speed& link, std::uint64_t first_step, GroupReport& report) {
     sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
     options.format = SH_FORMAT_BF16;
     Cycler cycler(bench, copies, shape, options);
@@ -346,7 +345,7 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     const BudgetChange budget(bench.device);
     budget.set(device_memory(bench.device).page_bytes);  // frees the pages that earlier models have left
     budget.set(0);
-    const std::vector<Shape> shapes = shapes_of(bench.extent.occupancy);
+    const std::vector<TensorShape> shapes = shapes_of(bench.extent.occupancy);
     report.about = fmt::format("{} of device memory at most", model::format_bytes(bench.extent.occupancy));
     bench.progress.begin(report.name, shapes.size() * kinds, 1);
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
