@@ -5,6 +5,7 @@ import math
 import os
 import re
 import resource
+import unittest
 
 import harness
 import model_files
@@ -66,6 +67,7 @@ class RunTest(CommandTest):
         self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
         self.assertEqual(run["hits"] + run["misses"], 2 * run["blocks"] * 3)
 
+    @unittest.skipUnless("STAGEHAND_HELPERS" in os.environ, "the build has no helpers")
     def test_another_device_helps(self):
         model = self.layered_model(layers=8, layer_bytes=6 << 20)
         pieces = ("--device-option", "staging_piece=4MiB")

@@ -78,7 +78,10 @@ class UsageTest(CommandTest):
             ([*run, "-x"], "stagehand run has no option '-x'"),
             ([*run, "--json=yes"], "--json takes no value; give --json alone or leave it out"),
             ([*run, "--order"], "--order has no value; write --order ORDER: the order in which"),
-            ([*run, "--device", "host", "--helpers", "host:0"], "a device cannot help itself"),
+            (
+                [*run, "--device", "host", "--helpers", "host:0"],
+                "a device cannot help itself" if "STAGEHAND_HELPERS" in os.environ else "this build has no helpers",
+            ),
             ([*run, "--steps", "3"], "--steps is given 2 times (2, 3); give it once"),
             ([*run, "--budget", "3MB"], "--budget is given 2 times (25%, 3MB); give it once"),
             ([*run, "--order", "sideways"], "--order: 'sideways' is not an order; the orders are forward and"),

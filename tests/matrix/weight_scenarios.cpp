@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "../graphs/capture.h"
-#include "core/helpers/helpers.h"
 #include "plugin.h"
 #include "transfer/carrier/carrier.h"
 #include "weights.h"
@@ -255,7 +254,7 @@ void capture(Run& run) {
 // A helper brings a part. Steps whose weights were wrong are told of, once, and the next ones are right.
 void load_with_a_helper(Run& run) {
     transfer::Carrier::set_least_bytes(32 << 10);  // pieces that workers have read are helped, too
-    core::Helpers::set_quiet_ns(0);
+    hurry_helpers();
     std::vector<BlockSpec> specs = equal_blocks(4, 5 << 20);
     specs[1].origin = Origin::pageable;
     Weights weights(run, specs);
@@ -304,19 +303,22 @@ DeviceSettings for_helpers() {
 }  // namespace
 
 std::vector<Scenario> weight_scenarios() {
-    return {{.name = "stream", .work = stream, .settings = small_device(), .on_gpus = true},
-            {.name = "ask", .work = ask, .settings = small_device(), .on_gpus = true},
-            {.name = "change", .work = change, .settings = small_device(), .on_gpus = true},
-            {.name = "hold", .work = hold, .settings = small_device(9), .on_gpus = true},
-            {.name = "share", .work = share, .settings = small_device(40), .on_gpus = true},
-            {.name = "unpack", .work = unpack, .settings = for_packed(), .allocations = false, .cost = 10},
-            {.name = "capture", .work = capture, .settings = small_device(16, "capture")},
-            {.name = "load_with_a_helper",
-             .work = load_with_a_helper,
-             .settings = for_helpers(),
-             .helped = true,
-             .allocations = false,
-             .cost = 5}};
+    std::vector<Scenario> all = {
+        {.name = "stream", .work = stream, .settings = small_device(), .on_gpus = true},
+        {.name = "ask", .work = ask, .settings = small_device(), .on_gpus = true},
+        {.name = "change", .work = change, .settings = small_device(), .on_gpus = true},
+        {.name = "hold", .work = hold, .settings = small_device(9), .on_gpus = true},
+        {.name = "share", .work = share, .settings = small_device(40), .on_gpus = true},
+        {.name = "unpack", .work = unpack, .settings = for_packed(), .allocations = false, .cost = 10},
+        {.name = "capture", .work = capture, .settings = small_device(16, "capture")}};
+    if (has_helpers())
+        all.push_back({.name = "load_with_a_helper",
+                       .work = load_with_a_helper,
+                       .settings = for_helpers(),
+                       .helped = true,
+                       .allocations = false,
+                       .cost = 5});
+    return all;
 }
 
 }  // namespace stagehand::test

@@ -55,6 +55,7 @@ protected:
         if (GetParam().host_only && !on_host_backend()) GTEST_SKIP() << "only the host backend can be slow";
         if (*GetParam().backend && !std::getenv("STAGEHAND_BACKEND_PATH"))
             GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
+        if (GetParam().helped && !has_helpers()) GTEST_SKIP() << "the build has no helpers";
     }
 };
 

@@ -23,6 +23,7 @@ protected:
         if (!std::getenv("STAGEHAND_BACKEND_PATH"))
             GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
         if (!on_host_backend()) GTEST_SKIP() << "it needs two devices";
+        if (!has_helpers()) GTEST_SKIP() << "the build has no helpers";
     }
 
     static DeviceSettings of(uint32_t number, uint64_t budget, const std::string& helpers) {

@@ -55,6 +55,7 @@ public:
     }
     // The names of the devices that help this one, as its options say: those that are open and consent, if they say
     // "auto".
+    bool has_helpers() const { return !helper_names_.empty(); }
     Status helpers(std::vector<std::string>* out) const;
     bool helps() const { return flags_ & SH_HELPS_OTHERS; }  // consents to help any device of its backend
     transfer::StagingEngine& staging() { return staging_; }

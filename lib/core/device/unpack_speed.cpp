@@ -13,7 +13,7 @@ Status Device::measure_unpacking(uint64_t most_pages) {
     const uint64_t pages = UnpackMemory::pages_for(std::min(most_pages, arbiter_.pages_to_hold()), page_bytes());
     const PageLoan loan(*this, pages, pages);
     if (!loan.pages()) return Status();  // another time
-    transfer::Carrier carrier(*backend_);
+    transfer::StraightCarrier carrier(*backend_);
     UnpackMemory memory(*backend_, pool_, lanes_, carrier);
     double rate = 0;
     UnpackPlan plan;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
+#include "core/device/load_carrier.h"
 
 namespace stagehand::core {
 namespace {
@@ -19,29 +20,41 @@ bool is_idle(Device& helper) {
 
 }  // namespace
 
+std::unique_ptr<transfer::Carrier> make_carrier(Device& device, const std::string& user, uint64_t most_pages) {
+    if (!device.has_helpers()) return std::make_unique<transfer::StraightCarrier>(device.backend());
+    return std::make_unique<Helpers>(device, user, most_pages);
+}
+
 void Helpers::set_quiet_ns(uint64_t ns) { quiet_ns = ns; }
+
+Helpers::Helpers(Device& device, std::string purpose, uint64_t most_pages)
+    : HelpedCarrier(device.backend(), std::make_unique<transfer::StraightCarrier>(device.backend())),
+      device_(device),
+      purpose_(std::move(purpose)),
+      most_pages_(most_pages) {}
 
 Helpers::~Helpers() {
     if (!rest().ok())
         for (Helper& helper : all_)
-            if (carrier_.is_open(helper.way)) lose(helper);
-    carrier_.remove_relays();
+            if (state(helper.way).open) lose(helper);
+    remove_relays();
 }
 
-Status Helpers::open(const std::string& purpose, uint64_t most_pages) {
+Status Helpers::open(transfer::Lanes& lanes) {
+    SH_TRY(HelpedCarrier::open(lanes));
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
     double own_link = 0;
-    if (!names.empty()) (void)device_.link(most_pages, &own_link).ok();  // nobody helps before it is known
+    if (!names.empty()) (void)device_.link(most_pages_, &own_link).ok();  // nobody helps before it is known
     for (const std::string& name : names) {
-        const Status status = no_throw([&] { return add(name, purpose); });
+        const Status status = no_throw([&] { return open_helper(name); });
         if (!status.ok())
             log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
     }
     return Status();
 }
 
-Status Helpers::add(const std::string& name, const std::string& purpose) {
+Status Helpers::open_helper(const std::string& name) {
     const sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     std::shared_ptr<Device> device;
     SH_TRY(Device::open(name.c_str(), options, &device));
@@ -50,11 +63,11 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
     helper.copy_ns = device->lone_copy_ns();
     Device& opened = *device;
     helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
-                                                  "the buffer that helps " + device_.name() + " (" + purpose + ")");
+                                                  "the buffer that helps " + device_.name() + " (" + purpose_ + ")");
     all_.reserve(all_.size() + 1);
-    SH_TRY(carrier_.add(
+    SH_TRY(add(
         device_.lanes(), std::make_unique<transfer::Relay>(device_.backend(), opened.backend()),
-        name + ", which helps " + purpose + " on " + device_.name() + ",", [&opened] { return is_idle(opened); },
+        name + ", which helps " + purpose_ + " on " + device_.name() + ",", [&opened] { return is_idle(opened); },
         &helper.way));
     all_.push_back(std::move(helper));
     return Status();
@@ -62,9 +75,9 @@ Status Helpers::add(const std::string& name, const std::string& purpose) {
 
 void Helpers::get_ready() {
     if (all_.empty()) return;
-    carrier_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device), device_.lone_copy_ns());
+    set_own_speed(device_.lanes().rate(transfer::Direction::to_device), device_.lone_copy_ns());
     for (Helper& helper : all_) {
-        if (carrier_.is_open(helper.way) || carrier_.has_failed(helper.way)) continue;
+        if (const State now = state(helper.way); now.open || now.failed) continue;
         const Status status = no_throw([&] { return get_ready(helper); });
         helper.refused = !status.ok();
         log_line(SH_LOG_INFO, "%s %s %s%s%s", helper.buffer->helper().name().c_str(),
@@ -75,10 +88,10 @@ void Helpers::get_ready() {
 
 Status Helpers::get_ready(Helper& helper) {
     SH_TRY(helper.buffer->take(device_.backend()));
-    Status status = carrier_.open_relay(helper.way, device_.lanes(), helper.buffer->helper().lanes(),
-                                        helper.buffer->address(), helper.buffer->bytes());
+    Status status = open_relay(helper.way, device_.lanes(), helper.buffer->helper().lanes(), helper.buffer->address(),
+                               helper.buffer->bytes());
     if (status.ok())
-        carrier_.set_speed(helper.way, helper.link, helper.copy_ns);
+        set_speed(helper.way, helper.link, helper.copy_ns);
     else
         (void)helper.buffer->free().ok();
     return status;
@@ -89,7 +102,7 @@ Status Helpers::rest() {
     Status status;
     for (Helper& helper : all_) {
         bool over = false;
-        Status rested = carrier_.close_relay(helper.way, &over);
+        Status rested = close_relay(helper.way, &over);
         if (rested.ok() && !(over && helper.buffer->free().ok())) lose(helper);
         if (status.ok()) status = std::move(rested);
     }
@@ -100,16 +113,17 @@ void Helpers::lose(Helper& helper) noexcept {
     log_line(SH_LOG_WARNING, "%s helps no more: its memory cannot be given back",
              helper.buffer->helper().name().c_str());
     helper.buffer->abandon();
-    carrier_.fail(helper.way);
+    fail(helper.way);
 }
 
-double Helpers::speed() const {
-    double speed = 0;
+double Helpers::speed_beside() const {
+    double all = 0;
     for (const Helper& helper : all_) {
-        if (helper.refused || carrier_.has_failed(helper.way) || !is_idle(helper.buffer->helper())) continue;
-        speed += carrier_.is_open(helper.way) ? carrier_.speed(helper.way) : helper.link;
+        const State now = state(helper.way);
+        if (helper.refused || now.failed || !is_idle(helper.buffer->helper())) continue;
+        all += now.open ? now.bytes_per_ns : helper.link;
     }
-    return speed;
+    return all;
 }
 
 }  // namespace stagehand::core

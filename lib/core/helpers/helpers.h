@@ -1,4 +1,4 @@
-// Helpers: the devices whose links make a part of the loads of a device.
+// Helpers: a carrier with the devices whose links bring a part of the loads of a device.
 #pragma once
 
 #include <cstdint>
@@ -7,34 +7,30 @@
 #include <vector>
 
 #include "core/helpers/relay_buffer.h"
-#include "transfer/carrier/carrier.h"
+#include "transfer/carrier/helped_carrier.h"
 
 namespace stagehand::core {
 
-// Gives the carrier of a runtime its relays, and sees to the memory of the helpers that they need. The caller holds the
-// runtime's mutex, if a runtime has helpers, except in open() and the destructor.
-class Helpers {
+// Makes the relays, and sees to the memory of the helpers that they need. The caller of get_ready(), rest() and
+// speed_beside() holds the runtime's mutex.
+class Helpers final : public transfer::HelpedCarrier {
 public:
     // For tests: how long a helper must have begun no copies of its own. In force for all.
     static void set_quiet_ns(uint64_t ns);
 
-    Helpers(Device& device, transfer::Carrier& carrier) : device_(device), carrier_(carrier) {}
-    ~Helpers();
-    Helpers(const Helpers&) = delete;
-    Helpers& operator=(const Helpers&) = delete;
+    // `purpose`: what the copies are for, for the log. `most_pages`: that may be used to measure the link of the
+    // device.
+    Helpers(Device& device, std::string purpose, uint64_t most_pages);
+    ~Helpers() override;
 
-    // Opens the devices that the device's options name, before the first load. One that cannot be opened is left out,
-    // and the log has the reason. `purpose`: what the copies are for, for the log. `most_pages`: that may be used to
-    // measure the link of the device.
-    Status open(const std::string& purpose, uint64_t most_pages);
-
+    // Also opens the devices that the device's options name. One that cannot be opened is left out, and the log has the
+    // reason.
+    Status open(transfer::Lanes& lanes) override;
     // Takes the memory of each helper that has none, so that it can help. The log tells of one that has no memory to
     // spare, or whose memory this device cannot copy from.
-    void get_ready();
-    // Gives the memory back, after all that uses it. Fails if the device fails.
-    Status rest();
-    // What helpers would bring now beside the device's own link, in bytes per nanosecond.
-    double speed() const;
+    void get_ready() override;
+    Status rest() override;
+    double speed_beside() const override;
 
 private:
     struct Helper {
@@ -45,12 +41,13 @@ private:
         bool refused = false;  // its memory could not be had at the last attempt
     };
 
-    Status add(const std::string& name, const std::string& purpose);
+    Status open_helper(const std::string& name);
     Status get_ready(Helper& helper);
     void lose(Helper& helper) noexcept;
 
     Device& device_;
-    transfer::Carrier& carrier_;
+    const std::string purpose_;
+    const uint64_t most_pages_;
     std::vector<Helper> all_;
 };
 

@@ -185,7 +185,7 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint32_t range = kNone;            // the address range that the unit lies in
     bool has_news = false;             // see BlockDetail
     bool has_spent = false;            // a block has `spent` copies
-    uint64_t trip = 0;                 // its last trip with relayed bytes, see Carrier
+    uint64_t trip = 0;                 // its last trip that may be wrong, see Carrier
     policy::Delivery delivery;         // of its sources, as far as workers read them
     std::vector<sh_backend_page> own;  // resident first pages, or all pages of an unordered unit; mapped
 

@@ -8,7 +8,6 @@ namespace stagehand::core {
 
 CaptureObjects::CaptureObjects(CaptureObjects&& other) noexcept
     : device_(other.device_),
-      lane_(std::move(other.lane_)),
       events_(std::move(other.events_)),
       carrier_(std::move(other.carrier_)),
       unpacker_(std::move(other.unpacker_)) {

@@ -10,32 +10,31 @@
 
 #include "backend/backend_device.h"
 #include "core/memory/block.h"
-#include "transfer/lane/lane.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
 
-// A lane, a carrier, an unpacker and events that only one capture uses. They live as long as its graph.
+// A carrier, an unpacker and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
     explicit CaptureObjects(BackendDevice& device)
         : device_(&device),
-          carrier_(std::make_unique<transfer::Carrier>(device)),
+          carrier_(std::make_unique<transfer::StraightCarrier>(device)),
           unpacker_(std::make_unique<transfer::Unpacker>(device, *carrier_)) {}
     ~CaptureObjects();
     CaptureObjects(CaptureObjects&& other) noexcept;
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
-    Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
-    sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
-    transfer::Carrier& carrier() { return *carrier_; }   // without relays
+    Status open(transfer::Lanes& lanes) { return carrier_->open(lanes); }
+    sh_stream stream() const { return carrier_->stream(); }  // of the capture's copies
+    transfer::Carrier& carrier() { return *carrier_; }
     transfer::Unpacker& unpacker() { return *unpacker_; }
     // Creates an event that nobody else records.
     Status event(sh_backend_event* out);
 
 private:
     BackendDevice* device_;
-    transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
     std::unique_ptr<transfer::Carrier> carrier_;
     std::unique_ptr<transfer::Unpacker> unpacker_;

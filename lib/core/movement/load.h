@@ -37,7 +37,7 @@ struct Load {
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
     uint64_t link_mark = 0;  // its place in the queue of the link
-    transfer::Trip trip;
+    transfer::Trip trip = 0;
     transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;
@@ -51,7 +51,7 @@ struct Load {
         ranges.clear();
         waits.clear();
         rest.clear();
-        trip.clear();
+        trip = 0;
         staged.extents.clear();
         staged.packed.clear();
         staged.batches.clear();

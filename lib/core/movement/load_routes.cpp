@@ -54,8 +54,8 @@ void LoadRoutes::cut_staged(uint64_t piece_bytes, uint32_t workers) {
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {
-    SH_TRY(carrier_.issue(stream, straight_.commands(), load_->waits, &load_->trip, &load_->waited, &load_->copied,
-                          meter));
+    SH_TRY(carrier_.carry(load_->trip, &stream,
+                          {straight_.commands(), load_->waits, &load_->waited, &load_->copied, meter}));
     return packed_.empty() ? Status() : unpacker_->issue(stream, packed_, load_->waits, &load_->waited, &load_->copied);
 }
 

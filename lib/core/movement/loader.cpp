@@ -28,7 +28,6 @@ Loader::Loader(Device& device, transfer::Carrier& carrier, transfer::Unpacker& u
       changed_(changed),
       stats_(stats),
       runtime_name_(runtime_name),
-      helpers_(device, carrier),
       routes_(device.backend(), registry, carrier),
       meter_(device.backend()) {
     routes_.set_unpacker(&unpacker);
@@ -36,11 +35,6 @@ Loader::Loader(Device& device, transfer::Carrier& carrier, transfer::Unpacker& u
 
 Loader::~Loader() {
     for (const auto& load : loads_.all()) events_.give(&load->done);
-}
-
-Status Loader::open(Device& device, uint64_t most_pages) {
-    SH_TRY(carrier_.open(device.lanes()));
-    return helpers_.open(runtime_name_, most_pages);
 }
 
 Load& Loader::take() {
@@ -91,7 +85,6 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
     }
     Load& load = *taken;
     if (unit.load()) give(unit);  // the earlier load was issued to the same stream, so their order is right
-    if (!changes_.has_landed(unit)) load.trip.written = unit.written_back();
     load.after_all = contents_.writes_unseen(unit, load.own_from, load.runs);
     contents_.take(unit, load, load.runs);
     stats_.loads++;
@@ -111,20 +104,21 @@ void Loader::tell_link(Load& load, uint64_t deadline_ns) {
 }
 
 // Loads write side by side on different ways. One that was broken off may still write pages that are written again now.
-Status Loader::begin_trip(Load& load) {
+Status Loader::begin_trip(Unit& unit, Load& load) {
     look();
-    SH_TRY(carrier_.begin(load.after_all || followed_ != broken_off_, &load.trip));
+    const sh_backend_event written = changes_.has_landed(unit) ? 0 : unit.written_back();
+    SH_TRY(carrier_.begin(load.after_all || followed_ != broken_off_, written, &load.trip));
     followed_ = broken_off_;
     return Status();
 }
 
-void Loader::end_trip(Unit& unit, const transfer::Trip& trip, bool whole) {
-    const transfer::Carrier::Ended ended = carrier_.end(trip);
-    if (ended.number) stats_.helped_bytes = carrier_.relayed_bytes();
+void Loader::end_trip(Unit& unit, transfer::Trip trip, bool whole) {
+    const transfer::Trip ended = carrier_.end(trip);
     look_back();
-    if (!ended.number) return;
-    unit.trip = ended.number;
-    if (!ended.wrong) return;
+    if (!ended) return;
+    stats_.helped_bytes = carrier_.bytes_beside();
+    unit.trip = ended;
+    if (carrier_.ask(ended) != transfer::Answer::wrong) return;
     lose(unit);
     if (whole) told_ = false;
 }
@@ -135,16 +129,16 @@ void Loader::look() {
 }
 
 void Loader::look_back() {
-    const transfer::TripLog::Range wrong = carrier_.take_wrong();
-    if (wrong.empty()) return;
+    if (std::exchange(times_wrong_, carrier_.times_wrong()) == carrier_.times_wrong()) return;
     for (Unit& unit : registry_.units()) {
-        if (!unit.live || !wrong.has(unit.trip)) continue;
+        if (!unit.live || carrier_.ask(unit.trip) != transfer::Answer::wrong) continue;
         told_ = false;
         lose(unit);
     }
 }
 
 void Loader::lose(Unit& unit) {
+    unit.trip = 0;
     contents_.spoil(unit);
     for (Block& block : registry_.blocks_of(unit)) {
         if (!block.id) continue;
@@ -161,8 +155,8 @@ Status Loader::take_failure() {
 }
 
 Status Loader::bring_kept(Unit& unit) {
-    transfer::Trip trip;
-    SH_TRY(carrier_.begin(false, &trip));
+    transfer::Trip trip = 0;
+    SH_TRY(carrier_.begin(false, 0, &trip));
     transfer::Issued issued;
     Status status;
     for (Block& block : registry_.blocks_of(unit)) {
@@ -178,7 +172,7 @@ Status Loader::bring_kept(Unit& unit) {
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    SH_TRY(begin_trip(load));
+    SH_TRY(begin_trip(unit, load));
     link_.note_use(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
@@ -203,7 +197,7 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     load.staged.context = &load;
     load.staged.finished = staged_finished;
     load.staged.carrier = &carrier_;
-    load.staged.trip = &load.trip;
+    load.staged.trip = load.trip;
     contents_.queue(unit, true);
     queued_++;
     Status status = no_throw([&] { return staging_.submit(load.staged); });

@@ -14,7 +14,6 @@
 #include "base/status.h"
 #include "core/device/device.h"
 #include "core/device/event_pool.h"
-#include "core/helpers/helpers.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
@@ -34,17 +33,15 @@ public:
            sh_runtime_stats& stats, const std::string& runtime_name);
     ~Loader();
 
-    // `most_pages`: that may be used to measure the link.
-    Status open(Device& device, uint64_t most_pages);
+    Status open(Device& device) { return carrier_.open(device.lanes()); }
     sh_stream stream() const { return carrier_.stream(); }  // of the loader's copies
     transfer::CopyMeter& meter() { return meter_; }         // of the copies from pinned memory
 
-    // A model streams from now on: takes memory of other devices whose links bring a part of its loads.
-    void get_ready() { helpers_.get_ready(); }
-    // Gives that memory back. No load is under way. Fails if the device fails.
-    Status rest() { return helpers_.rest(); }
-    // What other links would bring now, in bytes per nanosecond.
-    double speed_beside() const { return helpers_.speed(); }
+    // A model streams from now on: takes what other ways need to bring a part of its loads.
+    void get_ready() { carrier_.get_ready(); }
+    // Gives that back. No load is under way. Fails if the device fails.
+    Status rest() { return carrier_.rest(); }
+    double speed_beside() const { return carrier_.speed_beside(); }
 
     // Begins to load all missing bytes of the unit. Contents must have said that nothing is in the way. The copies wait
     // until the last uses of the pages have ended. Earlier deadlines go first. After a failure nothing is under way,
@@ -77,8 +74,6 @@ public:
     // Finds out whether loads that were believed are right: their units are loaded again when they are needed. Never
     // waits.
     void look();
-    // The next look() comes after all copies that were queued until now.
-    void expect_all() { carrier_.expect_all(); }
     uint64_t times_wrong() const { return carrier_.times_wrong(); }  // how often some were not
     // That bytes which may have been used were not right, once.
     Status take_failure();
@@ -87,12 +82,14 @@ public:
     void cancel(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Cancels or awaits the queued loads, until no worker has a load of this runtime.
     void drain(std::unique_lock<std::mutex>& lock);
-    // Waits on the host for all copies that were issued to the lane.
+    // Records the event after all copies that were queued.
+    Status finish(sh_backend_event done) { return carrier_.finish(done); }
+    // Waits on the host for all of them.
     Status synchronize();
     // synchronize() has succeeded while the caller held the mutex, and no worker has a load.
     void note_over();
     // Asks whether failed copies still read host memory. What they may read is not freed.
-    void end_reads() { (void)carrier_.end_reads().ok(); }
+    void end_reads() { carrier_.end_reads(); }
 
     uint32_t queued() const { return queued_; }
     const Status& last_failure() const { return last_failure_; }
@@ -104,8 +101,8 @@ private:
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
     void tell_link(Load& load, uint64_t deadline_ns);
-    Status begin_trip(Load& load);
-    void end_trip(Unit& unit, const transfer::Trip& trip, bool whole);
+    Status begin_trip(Unit& unit, Load& load);
+    void end_trip(Unit& unit, transfer::Trip trip, bool whole);
     void look_back();
     void lose(Unit& unit);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
@@ -129,8 +126,8 @@ private:
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
     const std::string& runtime_name_;  // for the trace
-    Helpers helpers_;
-    bool told_ = true;  // see take_failure()
+    bool told_ = true;                 // see take_failure()
+    uint64_t times_wrong_ = 0;         // when look_back() looked last
     uint32_t queued_ = 0;
     // Loads that ended half way: no event stands for the copies that they issued.
     uint64_t broken_off_ = 0;

@@ -110,13 +110,11 @@ Status Graphs::order_launch(sh_stream stream) {
     std::vector<sh_backend_event> waits;
     SH_TRY(parts_.streams.append_events(~uint64_t(0), &waits));
     for (const sh_backend_event event : waits) SH_TRY(backend.stream_wait_event(stream, event));
-    SH_TRY(parts_.carrier.join());
     sh_backend_event event = 0;
     SH_TRY(parts_.events.take(&event));
     Status status;
     for (const bool loads : {true, false}) {
-        if (status.ok())
-            status = loads ? backend.event_record(event, parts_.loader.stream()) : parts_.write_back.record(event);
+        if (status.ok()) status = loads ? parts_.loader.finish(event) : parts_.write_back.record(event);
         if (status.ok()) status = backend.stream_wait_event(stream, event);
     }
     transfer::Unpacker& unpacker = parts_.unpack_memory.unpacker();

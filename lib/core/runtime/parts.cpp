@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/device/load_carrier.h"
+
 namespace stagehand::core {
 
 Parts::Parts(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes, std::string name, uint16_t tag,
@@ -15,10 +17,10 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes, std::
       registry(device->backend(), device->page_bytes(), device->staging().piece_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
-      carrier(device->backend()),
-      unpack_memory(device->backend(), device->pool(), device->lanes(), carrier),
+      carrier(make_carrier(*device, gate.name(), max_pages)),
+      unpack_memory(device->backend(), device->pool(), device->lanes(), *carrier),
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
-      loader(*device, carrier, unpack_memory.unpacker(), registry, ring, contents, changes, events, gate.mutex(),
+      loader(*device, *carrier, unpack_memory.unpacker(), registry, ring, contents, changes, events, gate.mutex(),
              gate.changed(), stats, gate.name()),
       write_back(*device, registry, changes, streams, gate.mutex(), gate.changed(), stats, gate.name()),
       unordered(registry, order, contents, changes, placement, loader, write_back, streams, stats),

@@ -67,7 +67,7 @@ struct Parts {
     Changes changes;
     Order order;
     OrderRecord record;
-    transfer::Carrier carrier;
+    const std::unique_ptr<transfer::Carrier> carrier;
     UnpackMemory unpack_memory;
     Placement placement;
     Loader loader;

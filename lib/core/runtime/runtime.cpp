@@ -40,7 +40,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
-    SH_TRY(runtime->parts_.loader.open(runtime->device(), runtime->parts_.max_pages));
+    SH_TRY(runtime->parts_.loader.open(runtime->device()));
     SH_TRY(runtime->parts_.write_back.open());
     runtime->parts_.device->arbiter().join(*runtime);
     runtime->parts_.device->pausables().join(*runtime);
@@ -167,7 +167,6 @@ Status Runtime::synchronize(Lock& lock) {
     const Gate::Inside inside(parts_.gate);
     parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
     parts_.write_back.drain(lock);
-    parts_.loader.expect_all();
     Status status = unlocked(lock, [&] {
         const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
         return loads.ok() ? back : loads;

@@ -18,6 +18,7 @@ public:
     Status check(const std::string& device_name, const BackendDevice& device) const;
     // The open device has these names. Returns an error if others are given for it. None are always right.
     Status check_reopened(const std::string& device_name, const char* given) const;
+    bool empty() const { return text_.empty(); }
     bool are_all_that_consent() const { return text_ == "auto"; }
     // Each as "cuda:1", in their order.
     Status list(std::vector<std::string>* out) const;

@@ -1,47 +1,55 @@
-// TripLog: which trips with relayed bytes are right. Pure bookkeeping.
+// TripLog: which trips are right. Pure bookkeeping.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
+
+#include "transfer/carrier/carrier.h"
 
 namespace stagehand::transfer {
 
-// Trips are numbered from 1 on, in the order in which their copies were queued. One is right if its copies have ended
-// and the helpers work after that.
+// Trips are numbered from 1 on, in the order in which they begin. One is right if its copies have ended and the helpers
+// work after that.
 class TripLog {
 public:
-    // Trips in (after, until].
-    struct Range {
-        uint64_t after = 0, until = 0;
-        bool empty() const { return after == until; }
-        bool has(uint64_t number) const { return number > after && number <= until; }
-    };
+    // So many failures are expected, for which nothing is allocated.
+    void reserve(size_t failures) { wrong_.reserve(failures); }
+    Trip begin() { return ++last_; }
+    // The trip has ended, and is not known to be right.
+    void doubt(Trip trip) { doubted_ = std::max(doubted_, trip); }
+    bool all_known() const { return doubted_ <= known_; }
 
-    uint64_t add() { return ++last_; }
-    bool all_known() const { return last_ == known_; }
-
-    // An event was recorded after all trips until now, or could not be.
-    void marked(bool recorded) { passing_ = recorded ? last_ : 0; }
+    // An event was recorded after all copies until now, or could not be. The trips until `last` have ended.
+    void marked(bool recorded, Trip last) { passing_ = recorded ? last : 0; }
     bool is_marked() const { return passing_ != 0; }
     // That event had come before the helpers were found to work.
     void passed() { known_ = std::max(known_, std::exchange(passing_, 0)); }
 
     // A helper has failed: nobody knows which of the trips that are not known it has brought right.
     void fail() {
-        times_wrong_++;
-        wrong_ = {wrong_.empty() ? known_ : wrong_.after, last_};
+        wrong_.push_back({known_, last_});
         known_ = last_;
         passing_ = 0;
     }
-    Range take_wrong() { return std::exchange(wrong_, {}); }
-    uint64_t times_wrong() const { return times_wrong_; }
+    Answer ask(Trip trip) const {
+        for (const Range& range : wrong_)
+            if (trip > range.after && trip <= range.until) return Answer::wrong;
+        return trip > known_ ? Answer::unknown : Answer::right;
+    }
+    Trip last() const { return last_; }
+    uint64_t times_wrong() const { return wrong_.size(); }
 
 private:
-    uint64_t last_ = 0, known_ = 0;  // the trips until `known_` are right, or are told to be wrong
-    uint64_t passing_ = 0;           // the last one before the event; 0: none was recorded
-    uint64_t times_wrong_ = 0;
-    Range wrong_;
+    struct Range {  // (after, until]
+        Trip after = 0, until = 0;
+    };
+
+    Trip last_ = 0, known_ = 0;  // it is known of the trips until `known_` whether they are right
+    Trip doubted_ = 0;           // the last one that is not known to be right, or was not
+    Trip passing_ = 0;           // the last one before the event; 0: none was recorded
+    std::vector<Range> wrong_;
 };
 
 }  // namespace stagehand::transfer

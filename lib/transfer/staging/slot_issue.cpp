@@ -44,7 +44,8 @@ Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, Wai
         return record_if_used(device, copies, slot, status, out);
     }
     sh_stream stream = load.stream;
-    const Status status = load.carrier->issue_whole(stream, slot.commands, load.waits, load.trip, waited, out, &stream);
+    const Status status =
+        load.carrier->carry(load.trip, &stream, {slot.commands, load.waits, waited, out, nullptr, true});
     return record_if_used(device, stream, slot, status, out);
 }
 

@@ -29,7 +29,7 @@ struct StagedLoad {
     // Pieces may be relayed, and so not come on `stream`. What the caller wants to come after the load's copies waits
     // for the carrier. Without one, all come on `stream`.
     Carrier* carrier = nullptr;
-    Trip* trip = nullptr;
+    Trip trip = 0;
     std::vector<sh_backend_event> waits;
     bool empty() const { return extents.empty() && packed.empty(); }
     uint64_t contents_bytes() const;  // of all extents

@@ -117,7 +117,7 @@ private:
     };
 
     BackendDevice& device_;
-    Carrier own_link_{device_};  // of loads without a carrier
+    StraightCarrier own_link_{device_};  // of loads without a carrier
     const StagingSize size_;
     Figures figures_;
 

@@ -37,7 +37,7 @@ uint64_t Unpacker::least_bytes() { return kSlots * largest_chunk() + scratch_byt
 
 // Each way fills slots of its own, which are large enough for relays.
 uint32_t Unpacker::slots_in(uint64_t bytes) const {
-    const uint64_t ways = 1 + carrier_.relays();
+    const uint64_t ways = carrier_.ways();
     const uint64_t least = std::max(largest_chunk(), carrier_.least_piece());
     const uint64_t room = (bytes - scratch_bytes()) / least;
     return static_cast<uint32_t>(std::max<uint64_t>(kSlots, std::min({ways * kSlots, room, uint64_t(kMostSlots)})));
@@ -85,7 +85,6 @@ Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
     slot_count_ = slots_in(bytes);
     slot_bytes_ = slot_bytes_in(bytes);
     scratch_ = address + slot_count_ * slot_bytes_;
-    trip_.clear();
     next_ = 0;
     records_ = joined_ = false;
     broken_off_ = 0;
@@ -160,7 +159,7 @@ void Unpacker::forget() {
 }
 
 Status Unpacker::synchronize_all() {
-    SH_TRY(carrier_.settle());
+    SH_TRY(carrier_.synchronize());
     SH_TRY(once_more([&] { return device_.stream_synchronize(lane_.stream()); }));
     const sh_stream stream = unpacks_on_;
     return stream ? once_more([&] { return device_.stream_synchronize(stream); }) : Status();
@@ -188,7 +187,7 @@ Status Unpacker::recover(sh_stream stream) {
         SH_TRY(device_.stream_wait_event(lane_.stream(), slots_[0].free));
         joined_ = true;
     } else {
-        SH_TRY(carrier_.settle());
+        SH_TRY(carrier_.synchronize());
         SH_TRY(device_.stream_synchronize(lane_.stream()));
         SH_TRY(device_.stream_synchronize(stream));
     }
@@ -290,9 +289,8 @@ Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot
     }
     WaitSet waited;
     waited.clear(1);
-    for (Trip::Way& way : trip_.ways) way.waited.clear(1);
-    const std::span events(&slot.free, 1);
-    SH_TRY(carrier_.issue_whole(lane_.stream(), commands_, events, &trip_, &waited, out, out_copies));
+    *out_copies = lane_.stream();
+    SH_TRY(carrier_.carry(0, out_copies, {commands_, {&slot.free, 1}, &waited, out, nullptr, true}));
     return device_.event_record(slot.filled, *out_copies);
 }
 

@@ -101,7 +101,6 @@ private:
     BackendDevice& device_;
     Carrier& carrier_;
     Lane lane_;                      // of the copies
-    Trip trip_;                      // all of them
     std::vector<Command> commands_;  // of the copy under way
     Slot slots_[kMostSlots];
     uint32_t slot_count_ = kSlots;

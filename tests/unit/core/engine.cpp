@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include "access_order.h"
+#if STAGEHAND_HAVE_HELPERS
+#include "core/helpers/helpers.h"
+#endif
 
 namespace stagehand::test {
 
@@ -16,6 +19,14 @@ std::string why() {
     std::string text(sh_last_error(nullptr, 0), 0);
     text.resize(sh_last_error(text.data(), text.size() + 1));
     return text;
+}
+
+bool has_helpers() { return STAGEHAND_HAVE_HELPERS; }
+
+void hurry_helpers() {
+#if STAGEHAND_HAVE_HELPERS
+    core::Helpers::set_quiet_ns(0);
+#endif
 }
 
 TestDevice::TestDevice(const DeviceSettings& settings) {

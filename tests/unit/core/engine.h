@@ -21,6 +21,10 @@ namespace stagehand::test {
 
 // Returns the text of this thread's last failure.
 std::string why();
+// Whether the build has helpers.
+bool has_helpers();
+// They help at once, also after copies of their own.
+void hurry_helpers();
 // For a call whose status does not matter to the test.
 inline void ignore(sh_status) {}
 

@@ -67,7 +67,7 @@ protected:
         ASSERT_EQ(host->device_open(0, "capacity=1MiB", &device, &info), SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
         registry_ = std::make_unique<Registry>(*device_, kRoutesPage, 0, 1);
-        carrier_ = std::make_unique<transfer::Carrier>(*device_);
+        carrier_ = std::make_unique<transfer::StraightCarrier>(*device_);
         routes_ = std::make_unique<LoadRoutes>(*device_, *registry_, *carrier_);
         pinned_begin = pinned_.data();
         pinned_end = pinned_begin + pinned_.size();

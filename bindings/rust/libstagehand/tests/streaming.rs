@@ -133,7 +133,7 @@ fn host_memory_and_threads_can_be_placed() {
     }
     let options = DeviceOptions { helpers: Some("host:7".into()), helps: true, ..Default::default() };
     let refused = Device::open_with("host:7", &options).unwrap_err();
-    assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("helpers"), "{refused}");
+    assert!(refused.text().contains("options.helpers"), "{refused}");
     let _plain = host(256 * KIB);
     let more = DeviceOptions { helps: true, ..Default::default() };
     assert!(Device::open_with("host", &more).unwrap_err().text().contains("SH_HELPS_OTHERS"));
