@@ -4,11 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/device.h"
-#include "core/device/packed_turns.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/lane/lane.h"
 
 namespace stagehand::core {
@@ -16,10 +17,16 @@ namespace stagehand::core {
 // Copies end in the order in which they were queued. A call that fails has waited for what it had queued. Where the
 // driver refuses even that, the lane is not settled, and the memory of any copy may still be used, until synchronize()
 // succeeds. One caller at a time, except in synchronize().
+//
+// What was queued from the end of one trip to that of the next is a trip. Trip 0 has always ended.
+//
+// A program that packs or unpacks, and begins when the one before has ended, finds the GPU taken by the engine's work
+// meanwhile, and the link idles until that has ended. So two more streams take turns, and the next program has its
+// place before the link is free.
 class CopyLane {
 public:
-    CopyLane(Device& device, transfer::Direction direction)
-        : device_(device), direction_(direction), turns_(device, direction) {}
+    CopyLane(Device& device, transfer::Direction direction) : device_(device), direction_(direction) {}
+    ~CopyLane();
     CopyLane(const CopyLane&) = delete;
     CopyLane& operator=(const CopyLane&) = delete;
 
@@ -32,10 +39,18 @@ public:
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
     // copy_packed() fails for want of a stream no more.
-    Status get_ready_to_pack() { return turns_.open(); }
+    Status get_ready_to_pack();
     // Packs elements into host memory, or unpacks them, in the lane's direction, after these events and beside the copy
     // before it. What the lane is given later comes after it.
     Status copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
+    // Trips have ascending numbers.
+    Status end_trip(transfer::Trip* out);
+    // What comes after the trip waits for this event. 0: the trip is known to have ended. In force until the next
+    // end_trip().
+    sh_backend_event event_of(transfer::Trip trip) const { return trip > over_ ? events_[trip % events_.size()] : 0; }
+    Status has_ended(transfer::Trip trip, bool* out);
+    // Waits on the host. Not twice, because the error may be that of a copy.
+    Status wait(transfer::Trip trip);
     // Records the event after all copies.
     Status record(sh_backend_event event);
     // Waits on the host for all copies.
@@ -43,11 +58,23 @@ public:
     bool is_settled() const { return settled_; }
 
 private:
+    struct Turn {
+        transfer::Lane lane;
+        sh_backend_event done = 0;
+    };
+
+    Status open(Turn& turn);
+    Status queue_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* out_queued);
+    void make_room();
+
     Device& device_;
     const transfer::Direction direction_;
     transfer::Lane lane_;
-    PackedTurns turns_;
+    Turn turns_[2];
+    size_t next_turn_ = 0;
     std::atomic<bool> settled_ = true;
+    transfer::Trip over_ = 0, last_ = 0;    // the trips until `over_` have ended
+    std::vector<sh_backend_event> events_;  // the circle of those of the others
 };
 
 }  // namespace stagehand::core

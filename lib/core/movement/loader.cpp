@@ -361,7 +361,6 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
 
 void Loader::note_over() {
     known_over_ = broken_off_;
-    end_reads();
     registry_.close_spent();
 }
 

@@ -88,8 +88,6 @@ public:
     Status synchronize();
     // synchronize() has succeeded while the caller held the mutex, and no worker has a load.
     void note_over();
-    // Asks whether failed copies still read host memory. What they may read is not freed.
-    void end_reads() { carrier_.end_reads(); }
 
     uint32_t queued() const { return queued_; }
     const Status& last_failure() const { return last_failure_; }

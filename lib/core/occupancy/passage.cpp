@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "core/device/tile_packing.h"
 
 namespace stagehand::core {
@@ -18,16 +17,11 @@ constexpr uint64_t kPiece = uint64_t(64) << 20;
 
 Passage::~Passage() {
     if (!settle().ok()) ferry_.abandon();
-    for (const sh_backend_event event : events_)
-        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
 
 Status Passage::open() {
     SH_TRY(to_host_.open());
-    SH_TRY(to_device_.open());
-    for (sh_backend_event& event : events_)
-        if (!event) SH_TRY(device_.event_create(false, &event));
-    return Status();
+    return to_device_.open();
 }
 
 // --- To the host ---
@@ -216,17 +210,16 @@ Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool le
 }
 
 Status Passage::note_end(Move move, CopyLane& lane) {
-    const size_t slot = (first_ + count_) % kAhead;
-    SH_TRY(lane.record(events_[slot]));
+    SH_TRY(lane.end_trip(&move.trip));
+    move.lane = &lane;
     move.carried = std::exchange(queued_, {});
-    moves_[slot] = move;
-    count_++;
+    moves_[(first_ + count_++) % kAhead] = move;
     return Status();
 }
 
 Status Passage::wait_for_oldest() {
     const uint64_t began = device_.now_ns();
-    const Status ended = device_.event_synchronize(events_[first_]);  // not twice: the error may be that of the copy
+    const Status ended = moves_[first_].lane->wait(moves_[first_].trip);
     wait_ns_ += device_.now_ns() - began;
     SH_TRY(ended);
     if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));

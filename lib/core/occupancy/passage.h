@@ -40,7 +40,7 @@ public:
     Passage(const Passage&) = delete;
     Passage& operator=(const Passage&) = delete;
 
-    // Borrows lanes and makes events. They are kept. May be repeated after a failure.
+    // Borrows lanes, which are kept. May be repeated after a failure.
     Status open();
 
     // Where the copies to host memory are queued.
@@ -77,6 +77,8 @@ private:
         Extent* extent = nullptr;
         Handle* handle = nullptr;
         Carried carried = {};
+        CopyLane* lane = nullptr;
+        transfer::Trip trip = 0;
     };
 
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
@@ -103,7 +105,6 @@ private:
     BackendDevice& device_;
     const Arrived arrived_;
     CopyLane to_host_, to_device_;
-    sh_backend_event events_[kAhead] = {};
     Move moves_[kAhead];
     transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry
     transfer::Ferry ferry_;

@@ -153,7 +153,6 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
         parts_.changes.end_update(*parts_.registry.find(id));
     }
     forget_units(gone, lock);
-    parts_.loader.end_reads();
     parts_.registry.remove(ids);
     plan_.tell_less_kept();
     parts_.prefetcher.renew();

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "core/spill/saved_span.h"
 #include "core/spill/stream_set.h"
+#include "transfer/carrier/carrier.h"
 #include "transfer/host/class_pool.h"
 
 namespace stagehand::core {
@@ -37,7 +38,7 @@ struct SavedCopy {
     StreamSet streams;  // of its tickets
     Where where = Where::kept;
     uint64_t link_mark = 0;         // the place of its last copy in the queue of the link
-    uint64_t departure = 0;         // number of the copy to the host, in the order of its lane
+    transfer::Trip departure = 0;   // the trip to the host
     bool has_left = false;          // the copy to the host is known to have ended
     uint32_t format = 0;            // SH_FORMAT_* of its elements; 0: unknown
     bool packed = false;            // host memory has it in tiles

@@ -82,11 +82,11 @@ Status SpillLanes::leave_after(const StreamSet& streams) {
     return streams.size() > 1 ? device_.event_record(leaves_after_, lane) : Status();
 }
 
-// Has a lane wait for a copy of the other lane, whose number there is given, unless it has waited for a later one.
-Status SpillLanes::lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for) {
-    if (number <= *waited_for) return Status();
-    SH_TRY(device_.stream_wait_event(lane, event));
-    *waited_for = number;
+// Has a lane wait for a trip of the other lane, unless it has waited for a later one.
+Status SpillLanes::lane_waits(CopyLane& lane, const CopyLane& other, transfer::Trip trip, transfer::Trip* waited_for) {
+    if (trip <= *waited_for) return Status();
+    if (const sh_backend_event event = other.event_of(trip)) SH_TRY(device_.stream_wait_event(lane.stream(), event));
+    *waited_for = trip;
     return Status();
 }
 
@@ -103,11 +103,10 @@ Status SpillLanes::in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuf
     return Status();
 }
 
-// Records the event after a copy that was queued. If the driver refuses, the caller waits for the copy instead: an
-// event that was not recorded counts as done.
-Status SpillLanes::end_of_copy(CopyLane& lane, sh_backend_event event) {
-    const Status recorded = lane.record(event);
-    if (recorded.ok()) return Status();
+// If the driver records no event after the copy, the caller waits for the copy instead.
+Status SpillLanes::end_trip(CopyLane& lane, transfer::Trip* out) {
+    if (lane.end_trip(out).ok()) return Status();
+    *out = 0;
     const Status waited = lane.synchronize();
     return waited.ok() ? Status() : unknown_end(waited);
 }
@@ -116,10 +115,10 @@ Status SpillLanes::out(SavedCopy& copy) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     return no_throw([&] {
         SH_TRY(leave_after(copy.streams));
-        SH_TRY(lane_waits(to_host_.stream(), buffer.emptied, buffer.emptying, &returns_waited_for_));
+        SH_TRY(lane_waits(to_host_, to_device_, buffer.emptied, &returns_waited_for_));
         SH_TRY(copy.packed ? pack(copy) : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes));
-        SH_TRY(end_of_copy(to_host_, buffer.filled));
-        copy.departure = ++departures_;
+        SH_TRY(end_trip(to_host_, &buffer.filled));
+        copy.departure = buffer.filled;
         return Status();
     });
 }
@@ -131,7 +130,8 @@ Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::sp
 
 // The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
 Status SpillLanes::pack(SavedCopy& copy) {
-    const std::array after = {fence_of(copy.streams), copy.buffer->emptied, copy.buffer->filled};
+    const std::array after = {fence_of(copy.streams), to_device_.event_of(copy.buffer->emptied),
+                              to_host_.event_of(copy.buffer->filled)};
     return packed(to_host_, tiles_of(copy, copy.span.address), after);
 }
 
@@ -142,54 +142,57 @@ Status SpillLanes::come_back_after(sh_stream stream) {
 Status SpillLanes::back(SavedCopy& copy, uint64_t address) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     return no_throw([&] {
-        SH_TRY(lane_waits(to_device_.stream(), buffer.filled, copy.departure, &departures_waited_for_));
-        const std::array after = {comes_back_after_, buffer.filled};
+        SH_TRY(lane_waits(to_device_, to_host_, buffer.filled, &departures_waited_for_));
+        const std::array after = {comes_back_after_, to_host_.event_of(buffer.filled)};
         SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after)
                            : in_pieces(to_device_, address, buffer, copy.span.bytes));
-        buffer.emptying = ++returns_;
-        return end_of_copy(to_device_, buffer.emptied);
+        return end_trip(to_device_, &buffer.emptied);
     });
 }
 
-Status SpillLanes::has_left(const SavedCopy& copy, bool* out) {
-    uint32_t done = 0;
-    SH_TRY(device_.event_query(copy.buffer->filled, &done));
-    *out = done;
-    return Status();
+Status SpillLanes::has_left(const SavedCopy& copy, bool* out) { return to_host_.has_ended(copy.buffer->filled, out); }
+
+Status SpillLanes::wait_for_out(const SavedCopy& copy, sh_stream stream) {
+    return wait(to_host_, copy.buffer->filled, stream);
 }
 
-Status SpillLanes::wait_for_out(const SavedCopy& copy, sh_stream stream) { return wait(copy.buffer->filled, stream); }
+Status SpillLanes::wait_for_back(const SavedCopy& copy, sh_stream stream) {
+    return wait(to_device_, copy.buffer->emptied, stream);
+}
 
-Status SpillLanes::wait_for_back(const SavedCopy& copy, sh_stream stream) { return wait(copy.buffer->emptied, stream); }
-
-Status SpillLanes::wait(sh_backend_event event, sh_stream stream) {
-    if (stream == SH_STREAM_HOST || !BackendDevice::is_of_this_thread(stream)) return wait_on_host(event);
-    if (has_ended(event)) return Status();
+Status SpillLanes::wait(CopyLane& lane, transfer::Trip trip, sh_stream stream) {
+    if (stream == SH_STREAM_HOST || !BackendDevice::is_of_this_thread(stream)) return wait_on_host(lane, trip);
+    if (has_ended(lane, trip)) return Status();
     stalls_.stream_waits(stream);
-    const Status status = device_.stream_wait_event(stream, event);
+    const Status status = device_.stream_wait_event(stream, lane.event_of(trip));
     stalls_.stream_goes_on(stream);
-    return status.ok() ? status : wait_on_host(event);
+    return status.ok() ? status : wait_on_host(lane, trip);
 }
 
 // To look takes one call, and to wait takes three, because the waits are measured.
-bool SpillLanes::has_ended(sh_backend_event event) {
+bool SpillLanes::has_ended(CopyLane& lane, transfer::Trip trip) {
+    if (!lane.event_of(trip)) return true;
     if (!ended_ && ++unasked_ < kLookAtOneIn) return false;
     unasked_ = 0;
-    uint32_t done = 0;
-    ended_ = device_.event_query(event, &done).ok() && done;
-    return ended_;
+    ended_ = false;
+    return lane.has_ended(trip, &ended_).ok() && ended_;
 }
 
 // The caller may free memory afterwards that the copy uses. So a driver that refuses one way to wait is asked for
 // another one.
-Status SpillLanes::wait_on_host(sh_backend_event event) {
-    uint32_t done = 0;
-    if (device_.event_query(event, &done).ok() && done) return Status();
+Status SpillLanes::wait_on_host(CopyLane& lane, transfer::Trip trip) {
+    bool ended = false;
+    if (lane.has_ended(trip, &ended).ok() && ended) return Status();
     const uint64_t began = device_.now_ns();
-    const Status waited = once_more([&] { return device_.event_synchronize(event); });
+    const Status waited = once_more([&] { return lane.wait(trip); });
     if (!waited.ok()) SH_TRY(settle());
     stalls_.host_waited(device_.now_ns() - began);
     return Status();
+}
+
+Status SpillLanes::settle(const transfer::PoolBuffer& buffer) {
+    SH_TRY(once_more([&] { return to_host_.wait(buffer.filled); }));
+    return once_more([&] { return to_device_.wait(buffer.emptied); });
 }
 
 Status SpillLanes::settle() {

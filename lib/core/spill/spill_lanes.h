@@ -47,6 +47,8 @@ public:
     Status wait_for_back(const SavedCopy& copy, sh_stream stream);
     // Waits until no copy is under way. SH_ERROR_DEVICE_LOST if the driver cannot tell.
     Status settle();
+    // Waits for the copies that use a buffer.
+    Status settle(const transfer::PoolBuffer& buffer);
     // If not, any copy may still use its memory, and only settle() tells when it does not.
     bool are_settled() const { return to_host_.is_settled() && to_device_.is_settled(); }
 
@@ -59,13 +61,13 @@ private:
     sh_backend_event fence_of(const StreamSet& streams) const { return streams.size() ? leaves_after_ : 0; }
     Status in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes);
     Status ask_whether_captures(sh_stream stream);
-    Status lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for);
-    bool has_ended(sh_backend_event event);
-    Status end_of_copy(CopyLane& lane, sh_backend_event event);
+    Status lane_waits(CopyLane& lane, const CopyLane& other, transfer::Trip trip, transfer::Trip* waited_for);
+    bool has_ended(CopyLane& lane, transfer::Trip trip);
+    static Status end_trip(CopyLane& lane, transfer::Trip* out);
     Status pack(SavedCopy& copy);
     static Status packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
-    Status wait(sh_backend_event event, sh_stream stream);
-    Status wait_on_host(sh_backend_event event);
+    Status wait(CopyLane& lane, transfer::Trip trip, sh_stream stream);
+    Status wait_on_host(CopyLane& lane, transfer::Trip trip);
 
     BackendDevice& device_;
     CopyLane to_host_, to_device_;
@@ -73,8 +75,7 @@ private:
     sh_backend_event leaves_after_ = 0, comes_back_after_ = 0;
     sh_stream checked_ = SH_STREAM_HOST;  // in the call of the engine that is under way
     // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
-    uint64_t departures_ = 0, returns_ = 0;  // numbers of the last ones
-    uint64_t departures_waited_for_ = 0, returns_waited_for_ = 0;
+    transfer::Trip departures_waited_for_ = 0, returns_waited_for_ = 0;
     uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
     bool ended_ = true;     // whether the copy had ended at the last look
     Stalls stalls_;

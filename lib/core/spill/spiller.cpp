@@ -381,7 +381,7 @@ Status Spiller::trim(uint64_t* freed_bytes) {
         for (auto& buffer : in_use_) pool_.give(std::move(buffer));
         in_use_.clear();
     }
-    SH_TRY(pool_.trim(freed_bytes));
+    SH_TRY(pool_.trim([this](const transfer::PoolBuffer& buffer) { return lanes_.settle(buffer); }, freed_bytes));
     return settled;
 }
 

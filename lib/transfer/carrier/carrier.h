@@ -68,8 +68,6 @@ public:
     // Finds out about trips that are not known. Never waits.
     virtual void look() {}
     virtual uint64_t times_wrong() const { return 0; }  // how often some were found to be wrong
-    // Asks whether copies that have failed still read host memory.
-    virtual void end_reads() {}
 
     // --- What comes beside the own link
 

@@ -15,6 +15,8 @@ uint64_t part_grain() { return Carrier::least_bytes() / 32; }
 // More commands, each for a small part of the bytes, are not worth those of a relay.
 constexpr size_t kMostCommands = 4;
 
+const void* host_memory(const Command& command) { return reinterpret_cast<const void*>(command.other); }
+
 }  // namespace
 
 Status HelpedCarrier::add(Lanes& lanes, std::unique_ptr<Relay> relay, std::string name, std::function<bool()> is_idle,
@@ -233,19 +235,6 @@ void HelpedCarrier::note_failures() {
     times_wrong_.store(log_.times_wrong(), std::memory_order_relaxed);
 }
 
-// Others queue copies meanwhile, and a helper that has failed may take long to answer.
-void HelpedCarrier::end_reads() {
-    std::unique_lock lock(mutex_);
-    for (size_t i = 0; i < ways_.size(); i++) {
-        Relay& relay = *ways_[i].relay;
-        if (!relay.may_read()) continue;
-        lock.unlock();
-        const bool ended = relay.end_reads().ok();
-        lock.lock();
-        if (!ended) return;
-    }
-}
-
 HelpedCarrier::Journey& HelpedCarrier::prepare(Trip trip, size_t events) {
     Journey& journey = trip ? *find(trip) : loose_;
     if (trip && std::exchange(journey.prepared, true)) return journey;
@@ -273,11 +262,11 @@ Status HelpedCarrier::carry_divided(Trip trip, sh_stream stream, Cargo cargo) {
     Journey& journey = prepare(trip, cargo.events.size());
     // Without a meter, copies must not be timed.
     if (cargo.meter && !cargo.meter->running()) cargo.meter = &own_speed_.meter();
-    SH_TRY(carry_own(stream, division_.own(), cargo));
+    SH_TRY(carry_own(stream, own_part_, cargo));
     own_speed_.copied();
     own_speed_.look();
     left_.clear();
-    for (const Division::Part& part : division_.parts()) {
+    for (const Part& part : parts_) {
         bool brought = false;
         SH_TRY(bring(part.way, part.command, cargo, journey, &brought));
         if (!brought) left_.push_back(part.command);
@@ -285,25 +274,38 @@ Status HelpedCarrier::carry_divided(Trip trip, sh_stream stream, Cargo cargo) {
     return carry_own(stream, left_, cargo);
 }
 
-// Returns false if the own link is to bring everything.
+// Divides the commands among the own link and the relays. Returns false if the own link is to bring everything.
 bool HelpedCarrier::divide(std::span<const Command> commands) {
     if (!own_speed_.known() || !std::ranges::any_of(ways_, &Way::usable)) return false;
-    division_.begin(ways_.size());
+    links_.assign(1 + ways_.size(), {});
+    own_part_.clear();
+    parts_.clear();
+    bool cut = false;  // the command before was divided
     for (const Command& command : commands) {
-        if (!carries(command) || command.bytes < least_bytes()) {
-            division_.add(command);
-            continue;
-        }
-        const auto* const from = reinterpret_cast<const void*>(command.other);
-        std::vector<DealtLink>& links = division_.links();
-        links[0].bytes_per_ns = own_speed_.bytes_per_ns();
-        for (size_t i = 0; i < ways_.size(); i++) {
-            const bool takes = ways_[i].usable() && ways_[i].relay->takes(from, command.bytes);
-            links[i + 1].bytes_per_ns = takes ? ways_[i].relay->speed() : 0;
-        }
-        division_.divide(command, part_grain(), least_part());
+        own_part_.push_back(command);
+        own_part_.back().joins = command.joins && !cut;
+        cut = carries(command) && command.bytes >= least_bytes();
+        if (cut) divide(own_part_.back());
     }
-    return !division_.parts().empty();
+    return !parts_.empty();
+}
+
+// Leaves the own part.
+void HelpedCarrier::divide(Command& command) {
+    const Command whole = command;
+    links_[0].bytes_per_ns = own_speed_.bytes_per_ns();
+    for (size_t i = 0; i < ways_.size(); i++) {
+        const bool takes = ways_[i].usable() && ways_[i].relay->takes(host_memory(whole), whole.bytes);
+        links_[i + 1].bytes_per_ns = takes ? ways_[i].relay->speed() : 0;
+    }
+    deal(whole.bytes, part_grain(), least_part(), 0, links_);
+    uint64_t done = command.bytes = links_[0].bytes;
+    for (size_t i = 0; i < ways_.size(); i++) {
+        const uint64_t bytes = links_[i + 1].bytes;
+        if (bytes)
+            parts_.push_back({i, {whole.kind, false, whole.device + done, whole.other + done, bytes, whole.waits}});
+        done += bytes;
+    }
 }
 
 // A relay that fails is left out from then on, and the own link brings its part. An error is returned only if what the
@@ -378,8 +380,7 @@ size_t HelpedCarrier::choose(std::span<const Command> commands, uint64_t bytes) 
         if (!ways_[i].usable() || ways_[i].relay->speed() <= 0) continue;
         const double end = end_of(i + 1, ways_[i].relay->speed());
         if (end >= first || !std::ranges::all_of(commands, [&](const Command& command) {
-                return carries(command) &&
-                       ways_[i].relay->takes(reinterpret_cast<const void*>(command.other), command.bytes);
+                return carries(command) && ways_[i].relay->takes(host_memory(command), command.bytes);
             }))
             continue;
         first = end;

@@ -13,7 +13,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "transfer/carrier/carrier.h"
-#include "transfer/carrier/division.h"
+#include "transfer/carrier/deal.h"
 #include "transfer/carrier/relay.h"
 #include "transfer/carrier/running_speed.h"
 #include "transfer/carrier/trip_log.h"
@@ -40,7 +40,6 @@ public:
     Status synchronize() override;
     void look() override;
     uint64_t times_wrong() const override { return times_wrong_.load(std::memory_order_relaxed); }
-    void end_reads() override;
     size_t ways() const override { return 1 + ways_.size(); }
     uint64_t bytes_beside() const override { return relayed_; }
 
@@ -93,6 +92,11 @@ private:
         uint64_t relayed = 0;          // `relayed_` when it began
     };
 
+    struct Part {
+        size_t way = 0;
+        Command command;
+    };
+
     Journey* find(Trip trip);
     Journey& prepare(Trip trip, size_t events);
     Status carry_own(sh_stream stream, std::span<const Command> commands, Cargo cargo);
@@ -101,6 +105,7 @@ private:
     // Whether the command is a copy from host memory. Others are left to the device.
     static bool carries(const Command& command) { return command.kind == Command::Kind::to_device; }
     bool divide(std::span<const Command> commands);
+    void divide(Command& command);
     void even_out();
     size_t choose(std::span<const Command> commands, uint64_t bytes) const;
     Status bring(size_t way, const Command& command, const Cargo& cargo, Journey& journey, bool* out_brought);
@@ -123,8 +128,11 @@ private:
     std::vector<double> given_ns_;  // link time of the whole pieces that the own link was given, and then the ways
     sh_backend_event begun_ = 0;    // see follow_all()
     sh_backend_event tail_ = 0;     // of the own stream, for finish()
-    Division division_;             // of the call under way
-    std::vector<Command> left_;     // and what the relays could not bring
+    // Of the call under way. They keep their capacity, so that a steady state allocates nothing.
+    std::vector<DealtLink> links_;  // the own one, then the relays
+    std::vector<Command> own_part_;
+    std::vector<Part> parts_;
+    std::vector<Command> left_;  // what the relays could not bring
     TripLog log_;
     sh_backend_event passed_ = 0;        // see TripLog::marked()
     size_t distrusted_ = 0;              // ways, when note_failures() looked last

@@ -17,7 +17,6 @@ constexpr uint64_t kRelayAlignment = 256;
 Relay::~Relay() {
     bool over = false;
     (void)close(&over).ok();
-    give_up();
 }
 
 Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
@@ -34,10 +33,6 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     pending_[0] = pending_[1] = false;
     settled_ = true;
     helper_failed_ = at_work_ = false;
-    {
-        std::lock_guard lock(doubt_mutex_);
-        closed_ = false;
-    }
     SH_TRY(lanes.lend(Direction::to_device, &across_.lane));
     SH_TRY(helper_lanes.lend(Direction::to_device, &link_.lane));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -49,7 +44,6 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
 }
 
 void Relay::forget() {
-    give_up();
     for (Slot& slot : slots_) {
         if (slot.filled) (void)once_more([&] { return helper_.event_destroy(slot.filled); }).ok();
         if (slot.emptied) (void)once_more([&] { return device_.event_destroy(slot.emptied); }).ok();
@@ -64,9 +58,7 @@ Status Relay::close(bool* out_over) {
     if (!is_open()) return Status();
     *out_over = false;
     SH_TRY(settle());
-    const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
-    *out_over = ended.ok();
-    if (ended.ok() || ended.code() == SH_ERROR_DEVICE_LOST) reads_no_more();
+    *out_over = once_more([&] { return helper_.stream_synchronize(link_.stream()); }).ok();
     forget();
     return Status();
 }
@@ -86,35 +78,9 @@ Status Relay::wait_for(Streams streams) {
         helper_failed_ = true;
         helper = helper_.stream_synchronize(streams.of_helper);
     }
-    // Only end_reads() ends the doubt: it has come from copies that this call may not have waited for.
-    if (at_work_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST) may_read_on();
+    if (at_work_ && !helper.ok() && helper.code() != SH_ERROR_DEVICE_LOST && !strays_.exchange(true))
+        StrayCopies::of_process().begin();
     return once_more([&] { return device_.stream_synchronize(streams.of_device); });
-}
-
-void Relay::may_read_on() {
-    std::lock_guard lock(doubt_mutex_);
-    if (!closed_ && !reads_host_.exchange(true)) stray_ = StrayCopies::of_process().begin();
-}
-
-void Relay::reads_no_more() {
-    std::lock_guard lock(doubt_mutex_);
-    if (reads_host_.exchange(false)) StrayCopies::of_process().end();
-}
-
-// Nobody asks any more. The memory that the copies may use stays.
-void Relay::give_up() {
-    std::lock_guard lock(doubt_mutex_);
-    closed_ = true;
-    if (reads_host_.exchange(false)) StrayCopies::of_process().give_up(stray_);
-}
-
-Status Relay::end_reads() {
-    if (!reads_host_) return Status();
-    const Status ended = once_more([&] { return helper_.stream_synchronize(link_.stream()); });
-    if (!ended.ok() && ended.code() != SH_ERROR_DEVICE_LOST)
-        return ended.within("it is not known whether a helper still reads host memory");
-    reads_no_more();
-    return Status();
 }
 
 Status Relay::check() {

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 
 #include "backend/backend_device.h"
@@ -56,9 +55,6 @@ public:
     bool is_at_work() const { return at_work_.load(std::memory_order_relaxed); }
     // The helper has failed, so that what was copied before may be wrong.
     bool is_distrusted() const { return helper_failed_.load(std::memory_order_relaxed); }
-    // Such a helper may still read host memory, until end_reads() has succeeded.
-    bool may_read() const { return reads_host_.load(std::memory_order_relaxed); }
-    Status end_reads();
     // settle() in two parts, for a caller that gives up its lock between them: see idle(), streams() and wait_for().
     // The second part is told how many slots were passed before the first.
     uint64_t brought() const { return brought_; }
@@ -109,9 +105,6 @@ private:
     template <class Copy>
     Status copy_half(Half& half, sh_backend_event after, sh_backend_event done, uint64_t bytes, Copy&& copy);
     void forget();
-    void may_read_on();
-    void reads_no_more();
-    void give_up();
 
     BackendDevice& device_;
     BackendDevice& helper_;
@@ -124,11 +117,8 @@ private:
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     uint64_t brought_ = 0;
-    std::mutex doubt_mutex_;  // of the two below, and of changes of reads_host_
-    uint64_t stray_ = 0;      // the number of the doubt, see StrayCopies
-    bool closed_ = true;      // there is no new doubt
-    // `at_work_`: the helper is not known to have ended its copies.
-    std::atomic<bool> helper_failed_{false}, reads_host_{false}, at_work_{false};
+    // `at_work_`: the helper is not known to have ended its copies. `strays_`: see StrayCopies.
+    std::atomic<bool> helper_failed_{false}, at_work_{false}, strays_{false};
 };
 
 }  // namespace stagehand::transfer

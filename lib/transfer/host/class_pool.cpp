@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "base/size_text.h"
 #include "platform/thread.h"
 
@@ -31,10 +30,7 @@ ClassPool::ClassPool(BackendDevice& device, const ClassPoolOptions& options)
 ClassPool::~ClassPool() {
     wait_for_growth();
     uint64_t freed = 0;
-    (void)trim(&freed).ok();
-    for (auto& buffer : spare_) destroy_events(*buffer);
-    for (auto& [bytes, size_class] : classes_)
-        for (auto& buffer : size_class.free) destroy_events(*buffer);
+    (void)trim([](const PoolBuffer&) { return Status(); }, &freed).ok();
 }
 
 Status ClassPool::prepare() {
@@ -88,22 +84,11 @@ std::unique_ptr<PoolBuffer> ClassPool::take_free(Classes::iterator from) {
 }
 
 Status ClassPool::take_unpinned(uint64_t bytes, std::unique_ptr<PoolBuffer>* out) {
-    std::unique_ptr<PoolBuffer> buffer;
-    if (spare_.empty()) {
-        spare_.reserve(spare_.capacity() + 1);  // room for this one when it comes back
-        buffer = std::make_unique<PoolBuffer>();
-        SH_TRY(make_events(*buffer));
-    } else {
-        buffer = std::move(spare_.back());
-        spare_.pop_back();
-    }
+    auto buffer = std::make_unique<PoolBuffer>();
     buffer->data = std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
-    if (!buffer->data) {
-        spare_.push_back(std::move(buffer));
+    if (!buffer->data)
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no host memory for " + size_text(bytes) + " of a spilled tensor");
-    }
     buffer->bytes = bytes;
-    buffer->pinned = false;
     figures_.unpinned_bytes += bytes;
     *out = std::move(buffer);
     return Status();
@@ -118,28 +103,7 @@ void ClassPool::give(std::unique_ptr<PoolBuffer> buffer) noexcept {
         return;
     }
     figures_.unpinned_bytes -= buffer->bytes;
-    std::free(std::exchange(buffer->data, nullptr));
-    spare_.push_back(std::move(buffer));
-}
-
-Status ClassPool::make_events(PoolBuffer& buffer) {
-    SH_TRY(device_.event_create(false, &buffer.filled));
-    Status status = device_.event_create(false, &buffer.emptied);
-    if (!status.ok()) destroy_events(buffer);
-    return status;
-}
-
-void ClassPool::destroy_events(PoolBuffer& buffer) noexcept {
-    for (sh_backend_event* event : {&buffer.filled, &buffer.emptied})
-        if (const sh_backend_event ended = std::exchange(*event, 0))
-            (void)once_more([&] { return device_.event_destroy(ended); }).ok();
-}
-
-// Waits for the copies that use the buffer.
-Status ClassPool::settle(PoolBuffer& buffer) {
-    for (const sh_backend_event event : {buffer.filled, buffer.emptied})
-        SH_TRY(once_more([&] { return device_.event_synchronize(event); }));
-    return Status();
+    std::free(buffer->data);
 }
 
 void ClassPool::grow() {
@@ -211,7 +175,6 @@ Status ClassPool::add_chunk(uint64_t bytes, uint64_t count) {
         full_ = true;
         return Status();
     }
-    // Everything that may throw comes before the events, which nobody would destroy after an exception.
     std::vector<std::unique_ptr<PoolBuffer>> made(count);
     for (uint64_t i = 0; i < count; i++) {
         made[i] = std::make_unique<PoolBuffer>();
@@ -219,18 +182,10 @@ Status ClassPool::add_chunk(uint64_t bytes, uint64_t count) {
         made[i]->bytes = bytes;
         made[i]->pinned = true;
     }
-    std::unique_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     Class& size_class = classes_[bytes];
     size_class.free.reserve(size_class.buffers + count);
     size_class.chunks.reserve(size_class.chunks.size() + 1);
-    lock.unlock();
-    for (uint64_t i = 0; i < count; i++) {
-        Status status = make_events(*made[i]);
-        if (status.ok()) continue;
-        while (i-- > 0) destroy_events(*made[i]);
-        return status;
-    }
-    lock.lock();
     figures_.pinned_bytes += memory.bytes();
     size_class.chunks.push_back(std::move(memory));
     size_class.buffers += count;
@@ -238,12 +193,12 @@ Status ClassPool::add_chunk(uint64_t bytes, uint64_t count) {
     return Status();
 }
 
-Status ClassPool::trim(uint64_t* freed_bytes) {
+Status ClassPool::trim(const Settle& settle, uint64_t* freed_bytes) {
     std::lock_guard lock(mutex_);
     *freed_bytes = 0;
     Status status;
     for (auto& [bytes, size_class] : classes_) {
-        Status trimmed = trim_class(bytes, size_class, freed_bytes);
+        Status trimmed = trim_class(bytes, size_class, settle, freed_bytes);
         if (status.ok()) status = std::move(trimmed);
     }
     figures_.pinned_bytes -= *freed_bytes;
@@ -251,7 +206,7 @@ Status ClassPool::trim(uint64_t* freed_bytes) {
     return status;
 }
 
-Status ClassPool::trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_bytes) {
+Status ClassPool::trim_class(uint64_t bytes, Class& size_class, const Settle& settle, uint64_t* freed_bytes) {
     Status status;
     std::erase_if(size_class.chunks, [&](PinnedMemory& chunk) {
         const auto inside = [&](const std::unique_ptr<PoolBuffer>& buffer) {
@@ -268,11 +223,7 @@ Status ClassPool::trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_
             status = std::move(settled);
             return false;
         }
-        std::erase_if(size_class.free, [&](const std::unique_ptr<PoolBuffer>& buffer) {
-            if (!inside(buffer)) return false;
-            destroy_events(*buffer);
-            return true;
-        });
+        std::erase_if(size_class.free, inside);
         size_class.buffers -= buffers;
         const uint64_t chunk_bytes = chunk.bytes();
         if (chunk.reset()) *freed_bytes += chunk_bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,14 +16,13 @@
 
 namespace stagehand::transfer {
 
-// A buffer of the pool. Its events belong to it.
+// A buffer of the pool.
 struct PoolBuffer {
     void* data = nullptr;
-    uint64_t bytes = 0;            // of the buffer: for a pinned one, those of its class
-    uint64_t asked_class = 0;      // the class that the bytes ask for
-    sh_backend_event filled = 0;   // the copy from the device into the buffer
-    sh_backend_event emptied = 0;  // the last copy out of the buffer to the device
-    uint64_t emptying = 0;         // the number of that copy in the order of its lane; 0: there was none
+    uint64_t bytes = 0;        // of the buffer: for a pinned one, those of its class
+    uint64_t asked_class = 0;  // the class that the bytes ask for
+    uint64_t filled = 0;       // the trip from the device into the buffer; 0: there was none
+    uint64_t emptied = 0;      // the last trip out of the buffer to the device
     bool pinned = false;
 };
 
@@ -57,7 +57,7 @@ public:
     Status prepare();
 
     Status take(uint64_t bytes, std::unique_ptr<PoolBuffer>* out);
-    // Copies may still use a pinned buffer: its next user waits for its events. No copy uses an unpinned one.
+    // Copies may still use a pinned buffer: its next user waits for its trips. No copy uses an unpinned one.
     void give(std::unique_ptr<PoolBuffer> buffer) noexcept;
 
     // Begins to pin the buffers that were missing since the last call, on a thread of the pool. Does nothing while that
@@ -65,9 +65,10 @@ public:
     void grow();
     // Waits until the thread of grow() has ended.
     void wait_for_growth();
-    // Frees the memory whose buffers are all free, after copies that still use it. Fails if the driver does not tell
-    // when such copies end: their memory is kept.
-    Status trim(uint64_t* freed_bytes);
+    // Frees the memory whose buffers are all free, after copies that still use it: `settle` waits for the trips of a
+    // buffer. Memory for which it fails is kept.
+    using Settle = std::function<Status(const PoolBuffer&)>;
+    Status trim(const Settle& settle, uint64_t* freed_bytes);
     // Never frees memory that copies may use for ever.
     void abandon() noexcept;
     ClassPoolFigures figures() const;
@@ -86,14 +87,11 @@ private:
     uint64_t class_bytes(uint64_t bytes) const;
     std::unique_ptr<PoolBuffer> take_free(Classes::iterator from);
     Status take_unpinned(uint64_t bytes, std::unique_ptr<PoolBuffer>* out);
-    Status make_events(PoolBuffer& buffer);
-    void destroy_events(PoolBuffer& buffer) noexcept;
-    Status settle(PoolBuffer& buffer);
     std::vector<SizeClass> missing();
     Status add_buffers(uint64_t bytes, uint64_t count);
     Status add_chunk(uint64_t bytes, uint64_t count);
     uint64_t room() const;
-    Status trim_class(uint64_t bytes, Class& size_class, uint64_t* freed_bytes);
+    static Status trim_class(uint64_t bytes, Class& size_class, const Settle& settle, uint64_t* freed_bytes);
 
     BackendDevice& device_;
     const bool fixed_classes_;
@@ -101,7 +99,6 @@ private:
     const std::vector<SizeClass> to_prepare_;
     mutable std::mutex mutex_;
     Classes classes_;
-    std::vector<std::unique_ptr<PoolBuffer>> spare_;  // of misses that have ended: without memory, with events
     ClassPoolFigures figures_;
     bool full_ = false;  // the system pins no more
     bool growing_ = false;
