@@ -2,6 +2,7 @@
 // one behind the other on a stream, as a lane takes them, and large enough to hide the cost of a command.
 #include <algorithm>
 
+#include "backend/timed_span.h"
 #include "base/once_more.h"
 #include "core/device/page_loan.h"
 #include "core/device/pool_memory.h"
@@ -21,7 +22,7 @@ struct Probe {
     PageLoan& loan;
     PoolMemory memory{device.backend(), device.pool()};
     sh_stream stream = SH_STREAM_HOST;
-    sh_backend_event begin = 0, end = 0;
+    TimedSpan span{device.backend()};
     transfer::PinnedMemory host{};
 
     ~Probe() {
@@ -36,8 +37,6 @@ struct Probe {
             }
             (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
         }
-        if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
-        if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
         (void)memory.free().ok();
     }
 
@@ -46,22 +45,21 @@ struct Probe {
         SH_TRY(memory.take(loan.pages()));
         SH_TRY(transfer::PinnedMemory::allocate(backend, memory.bytes(), &host));
         SH_TRY(backend.stream_create(&stream));
-        SH_TRY(backend.event_create(true, &begin));
-        return backend.event_create(true, &end);
+        return span.open();
     }
 
     // Copies over the same bytes again where there is no memory for all copies side by side.
     Status copy(uint64_t copies, uint64_t bytes, int64_t* ns) {
         BackendDevice& backend = device.backend();
-        SH_TRY(backend.event_record(begin, stream));
+        SH_TRY(span.begin(stream));
         for (uint64_t i = 0; i < copies; i++) {
             const uint64_t from = i * bytes % (host.bytes() / bytes * bytes);
             SH_TRY(
                 backend.copy_to_device(stream, memory.address() + from, static_cast<char*>(host.data()) + from, bytes));
         }
-        SH_TRY(backend.event_record(end, stream));
-        SH_TRY(backend.event_synchronize(end));
-        return backend.event_elapsed(begin, end, ns);
+        SH_TRY(span.end(stream));
+        SH_TRY(span.wait());
+        return span.read(ns);
     }
 
     Status best(uint64_t copies, uint64_t bytes, int64_t* out_ns) {

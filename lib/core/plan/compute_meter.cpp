@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/no_throw.h"
-#include "base/once_more.h"
 
 namespace stagehand::core {
 namespace {
@@ -12,27 +11,17 @@ constexpr size_t kMostSpans = 1 << 14;  // longer steps are planned without meas
 
 }  // namespace
 
-ComputeMeter::~ComputeMeter() {
-    for (const Span& span : spans_) {
-        if (span.begin) (void)once_more([&] { return device_.event_destroy(span.begin); }).ok();
-        if (span.end) (void)once_more([&] { return device_.event_destroy(span.end); }).ok();
-    }
-}
-
 void ComputeMeter::begin(uint32_t unit, sh_stream stream) {
     if (!measuring_ || count_ >= kMostSpans) return;
-    if (count_ == spans_.size() && !no_throw([&] { return spans_.emplace_back(), Status(); }).ok()) return;
+    if (count_ == spans_.size() && !no_throw([&] { return spans_.emplace_back(device_), Status(); }).ok()) return;
     Span& span = spans_[count_];
     span.unit = unit;
     span.by_events = stream != SH_STREAM_HOST;
     span.open = true;
-    if (!span.by_events) {
+    if (!span.by_events)
         span.begin_ns = device_.now_ns();
-    } else {
-        if (!span.begin && !device_.event_create(true, &span.begin).ok()) return;
-        if (!span.end && !device_.event_create(true, &span.end).ok()) return;
-        if (!device_.event_record(span.begin, stream).ok()) return;
-    }
+    else if (!span.on_device.begin(stream).ok())
+        return;
     count_++;
 }
 
@@ -47,7 +36,7 @@ void ComputeMeter::end(uint32_t unit, sh_stream stream) {
         if (span.by_events && stream == SH_STREAM_HOST) return;  // its work is on another stream
         if (!span.by_events)
             span.end_ns = device_.now_ns();
-        else if (!device_.event_record(span.end, stream).ok())
+        else if (!span.on_device.end(stream).ok())
             return;
         span.open = false;
         return;
@@ -65,9 +54,7 @@ bool ComputeMeter::read(std::vector<Order::Entry>* entries) {
             const Span& span = spans_[next];
             if (span.open) continue;
             int64_t ns = static_cast<int64_t>(span.end_ns - span.begin_ns);
-            if (span.by_events &&
-                !(device_.event_synchronize(span.end).ok() && device_.event_elapsed(span.begin, span.end, &ns).ok()))
-                continue;
+            if (span.by_events && !(span.on_device.wait().ok() && span.on_device.read(&ns).ok())) continue;
             if (ns > 0) sum += static_cast<uint64_t>(ns);
         }
         if (entry.compute_ns == 0 && sum) {
@@ -90,9 +77,9 @@ ComputeMeter::Read ComputeMeter::read_times(const std::vector<Order::Entry>& ent
     for (size_t i = count_; i-- > 0;) {
         const Span& span = spans_[i];
         if (span.open) return Read::never;
-        uint32_t done = 1;
-        if (span.by_events && !device_.event_query(span.end, &done).ok()) return Read::never;
-        if (!done) return Read::not_yet;
+        bool ended = true;
+        if (span.by_events && !span.on_device.has_ended(&ended).ok()) return Read::never;
+        if (!ended) return Read::not_yet;
     }
     times->assign(entries.size(), 0);
     size_t next = 0;
@@ -101,7 +88,7 @@ ComputeMeter::Read ComputeMeter::read_times(const std::vector<Order::Entry>& ent
         for (; next < count_ && spans_[next].unit == entries[entry].unit; next++) {
             const Span& span = spans_[next];
             int64_t ns = static_cast<int64_t>(span.end_ns - span.begin_ns);
-            if (span.by_events && !device_.event_elapsed(span.begin, span.end, &ns).ok()) return Read::never;
+            if (span.by_events && !span.on_device.read(&ns).ok()) return Read::never;
             (*times)[entry] += static_cast<uint64_t>(std::max<int64_t>(ns, 0));
         }
     }

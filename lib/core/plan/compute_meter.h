@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend_device.h"
+#include "backend/timed_span.h"
 #include "base/status.h"
 #include "core/memory/block.h"
 #include "core/plan/order.h"
@@ -17,7 +18,6 @@ namespace stagehand::core {
 class ComputeMeter {
 public:
     explicit ComputeMeter(BackendDevice& device) : device_(device) {}
-    ~ComputeMeter();
 
     bool measuring() const { return measuring_; }
     // True if there are times of a first step to read.
@@ -57,11 +57,13 @@ public:
 
 private:
     struct Span {
+        explicit Span(BackendDevice& device) : on_device(device) {}
+
+        TimedSpan on_device;
         uint32_t unit = 0;
         bool open = false;
         bool by_events = false;
         uint64_t begin_ns = 0, end_ns = 0;
-        sh_backend_event begin = 0, end = 0;
     };
 
     void begin_measuring(bool sample) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend_device.h"
+#include "backend/timed_span.h"
 
 namespace stagehand::core {
 
@@ -13,7 +14,6 @@ namespace stagehand::core {
 class Stalls {
 public:
     explicit Stalls(BackendDevice& device) : device_(device) {}
-    ~Stalls();
     Stalls(const Stalls&) = delete;
     Stalls& operator=(const Stalls&) = delete;
 
@@ -30,16 +30,12 @@ public:
     uint64_t ns() const { return ns_; }
 
 private:
-    struct Probe {
-        sh_backend_event before = 0, after = 0;  // recorded just before the wait, and just after it
-    };
-
     bool make_probe();
-    bool read(const Probe& probe);
+    bool read(const TimedSpan& probe);
 
     BackendDevice& device_;
-    std::deque<Probe> open_;
-    std::vector<Probe> idle_;
+    std::deque<TimedSpan> open_;  // from just before each wait to just after it
+    std::vector<TimedSpan> idle_;
     bool measuring_ = false;  // the newest open probe waits for its second event
     uint64_t count_ = 0;
     uint64_t ns_ = 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/once_more.h"
-
 namespace stagehand::transfer {
 namespace {
 
@@ -11,11 +9,9 @@ constexpr uint32_t kFewest = 3;  // copies whose speed says anything
 
 }  // namespace
 
-CopyMeter::~CopyMeter() {
-    for (const Timed& timed : timed_) {
-        if (timed.begin) (void)once_more([&] { return device_.event_destroy(timed.begin); }).ok();
-        if (timed.end) (void)once_more([&] { return device_.event_destroy(timed.end); }).ok();
-    }
+CopyMeter::CopyMeter(BackendDevice& device) {
+    timed_.reserve(kMost);
+    for (uint32_t i = 0; i < kMost; i++) timed_.push_back({TimedSpan(device)});
 }
 
 void CopyMeter::start(uint64_t least_bytes) {
@@ -29,24 +25,22 @@ bool CopyMeter::begin(sh_stream stream, uint64_t bytes) {
     if (!running_ || bytes < least_bytes_ || passed_++ % stride_ != 0 || count_ == kMost) return false;
     Timed& timed = timed_[count_];
     timed.bytes = bytes;
-    if (!timed.begin && !device_.event_create(true, &timed.begin).ok()) return false;
-    if (!timed.end && !device_.event_create(true, &timed.end).ok()) return false;
-    return device_.event_record(timed.begin, stream).ok();
+    return timed.span.begin(stream).ok();
 }
 
 void CopyMeter::end(sh_stream stream) {
-    if (device_.event_record(timed_[count_].end, stream).ok()) count_++;
+    if (timed_[count_].span.end(stream).ok()) count_++;
 }
 
 CopyMeter::Read CopyMeter::read(uint64_t lone_copy_ns, double* bytes_per_ns) {
     double speeds[kMost];
     for (uint32_t i = count_; i-- > 0;) {  // the newest one ends last
         const Timed& timed = timed_[i];
-        uint32_t done = 0;
-        if (!device_.event_query(timed.end, &done).ok()) return Read::never;
-        if (!done) return Read::not_yet;
+        bool ended = false;
+        if (!timed.span.has_ended(&ended).ok()) return Read::never;
+        if (!ended) return Read::not_yet;
         int64_t took = 0;
-        if (!device_.event_elapsed(timed.begin, timed.end, &took).ok()) return Read::never;
+        if (!timed.span.read(&took).ok()) return Read::never;
         const int64_t ns = took - static_cast<int64_t>(lone_copy_ns);
         if (ns <= took / 2) return Read::never;
         speeds[i] = static_cast<double>(timed.bytes) / static_cast<double>(ns);

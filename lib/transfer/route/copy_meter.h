@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend_device.h"
+#include "backend/timed_span.h"
 
 namespace stagehand::transfer {
 
@@ -13,8 +15,7 @@ class CopyMeter {
 public:
     static constexpr uint32_t kMost = 8;  // copies of a sample
 
-    explicit CopyMeter(BackendDevice& device) : device_(device) {}
-    ~CopyMeter();
+    explicit CopyMeter(BackendDevice& device);
     CopyMeter(const CopyMeter&) = delete;
     CopyMeter& operator=(const CopyMeter&) = delete;
 
@@ -35,12 +36,11 @@ public:
 
 private:
     struct Timed {
+        TimedSpan span;
         uint64_t bytes = 0;
-        sh_backend_event begin = 0, end = 0;
     };
 
-    BackendDevice& device_;
-    Timed timed_[kMost];
+    std::vector<Timed> timed_;  // kMost
     uint32_t count_ = 0;
     uint64_t stride_ = 1, passed_ = 0, least_bytes_ = 0;
     bool running_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/timed_span.h"
 #include "base/no_throw.h"
 #include "base/once_more.h"
 #include "codec/chunk.h"
@@ -116,19 +117,17 @@ Status Unpacker::measure(double* bytes_per_ns) {
     work.chunks = static_cast<uint32_t>(chunks);
     work.elements = chunks * codec::kChunkElements;
     for (uint32_t i = 0; i <= chunks; i++) work.places[i] = static_cast<uint32_t>(i * bytes / codec::kTileAlignment);
-    sh_backend_event begin = 0, end = 0;
+    TimedSpan span(device_);
     int64_t best = 0;
     const sh_stream stream = lane_.stream();
     const auto time = [&](int64_t* ns) {
-        SH_TRY(device_.event_record(begin, stream));
+        SH_TRY(span.begin(stream));
         for (int i = 0; i < kCallsAtOnce; i++) SH_TRY(device_.unpack(stream, work));
-        SH_TRY(device_.event_record(end, stream));
-        SH_TRY(device_.event_synchronize(end));
-        return device_.event_elapsed(begin, end, ns);
+        SH_TRY(span.end(stream));
+        SH_TRY(span.wait());
+        return span.read(ns);
     };
     const auto measured = [&] {
-        SH_TRY(device_.event_create(true, &begin));
-        SH_TRY(device_.event_create(true, &end));
         for (uint64_t i = 0; i < chunks; i++)
             SH_TRY(device_.copy_to_device(stream, work.from + i * bytes, packed.data(), bytes));
         for (int i = 0; i <= kUnpackRepeats; i++) {  // the first one loads the program
@@ -142,8 +141,6 @@ Status Unpacker::measure(double* bytes_per_ns) {
     const Status ended = once_more([&] { return device_.stream_synchronize(stream); });
     if (!ended.ok()) packed.abandon();
     if (status.ok()) status = ended;
-    for (const sh_backend_event event : {begin, end})
-        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
     SH_TRY(status);
     *bytes_per_ns = best ? static_cast<double>(kCallsAtOnce * chunks * contents) / static_cast<double>(best) : 0;
     return Status();
