@@ -16,7 +16,7 @@ namespace stagehand::core {
 
 // Copies end in the order in which they were queued. A call that fails has waited for what it had queued. Where the
 // driver refuses even that, the lane is not settled, and the memory of any copy may still be used, until synchronize()
-// succeeds. One caller at a time, except in synchronize().
+// succeeds. One caller at a time, except in copy() and synchronize().
 //
 // What was queued from the end of one trip to that of the next is a trip. Trip 0 has always ended.
 //
@@ -33,6 +33,7 @@ public:
     // Borrows the lane. May be repeated after a failure.
     Status open();
     bool is_open() const { return lane_.is_open(); }
+    BackendDevice& device() const { return device_.backend(); }
     // What else is queued there comes between the copies.
     sh_stream stream() const { return lane_.stream(); }
 

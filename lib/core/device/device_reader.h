@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/device/copy_lane.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::core {
@@ -13,15 +13,14 @@ namespace stagehand::core {
 // The host memory is not freed if the driver may write to it later.
 class DeviceReader {
 public:
-    DeviceReader(BackendDevice& device, sh_stream stream) : device_(device), stream_(stream) {}
+    explicit DeviceReader(CopyLane& lane) : lane_(lane) {}
 
     static constexpr uint64_t kMostBytes = 4 << 20;
     // Reads so many bytes at most. They stay until the next call.
     Status read(uint64_t address, uint64_t bytes, std::span<const char>* out);
 
 private:
-    BackendDevice& device_;
-    const sh_stream stream_;
+    CopyLane& lane_;  // to the host
     transfer::PinnedMemory memory_;
 };
 

@@ -33,7 +33,7 @@ public:
               std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
 
     Status open() { return lane_.open(); }
-    sh_stream stream() const { return lane_.stream(); }  // of the copies
+    CopyLane& lane() { return lane_; }  // of the copies
 
     using Part = Changes::Part;
     // Begins to write the dirty bytes of the unit's blocks that nobody holds: those in ring pages, or all. The bytes

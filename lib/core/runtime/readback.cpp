@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "base/unlocked.h"
 #include "core/device/device_reader.h"
 #include "core/memory/block_sources.h"
@@ -31,8 +30,7 @@ std::string hex(char byte) {
 
 class Comparison {
 public:
-    Comparison(BackendDevice& device, sh_stream copies)
-        : on_device_(device, copies), source_on_device_(device, copies) {}
+    explicit Comparison(CopyLane& lane) : on_device_(lane), source_on_device_(lane) {}
 
     Status compare(const Read& read) {
         for (uint64_t at = 0; at < read.source.bytes; at += DeviceReader::kMostBytes) {
@@ -68,7 +66,7 @@ private:
 
 Status Readback::order_copies_after(const Block& block, sh_stream stream) {
     BackendDevice& backend = parts_.backend();
-    const sh_stream copies = parts_.write_back.stream();
+    const sh_stream copies = parts_.write_back.lane().stream();
     if (stream != SH_STREAM_HOST) {
         SH_TRY(parts_.check_no_capture(stream));
         sh_backend_event event = 0;
@@ -99,10 +97,8 @@ Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buff
     const uint64_t address = block->address + offset;
     const Gate::Inside inside(parts_.gate);
     return parts_.gate.note(unlocked(lock, [&]() -> Status {
-        BackendDevice& backend = parts_.backend();
-        const sh_stream copies = parts_.write_back.stream();
-        SH_TRY(backend.copy_to_host(copies, buffer, address, bytes));
-        return once_more([&] { return backend.stream_synchronize(copies); });
+        SH_TRY(parts_.write_back.lane().copy(address, buffer, bytes));
+        return parts_.write_back.lane().synchronize();
     }));
 }
 
@@ -144,7 +140,7 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
     block->detail->readers++;
     Status status = no_throw([&] {
         return unlocked(lock, [&]() -> Status {
-            Comparison comparison(parts_.backend(), parts_.write_back.stream());
+            Comparison comparison(parts_.write_back.lane());
             for (const Read& read : reads) SH_TRY(comparison.compare(read));
             return Status();
         });

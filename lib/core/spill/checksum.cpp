@@ -24,8 +24,8 @@ uint64_t checksum(const void* data, uint64_t bytes) {
     return sum;
 }
 
-Status checksum_on_device(BackendDevice& device, sh_stream stream, uint64_t address, uint64_t bytes, uint64_t* out) {
-    DeviceReader reader(device, stream);
+Status checksum_on_device(CopyLane& lane, uint64_t address, uint64_t bytes, uint64_t* out) {
+    DeviceReader reader(lane);
     uint64_t sum = 0;
     for (uint64_t at = 0; at < bytes; at += DeviceReader::kMostBytes) {
         std::span<const char> piece;

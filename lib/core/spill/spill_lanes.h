@@ -53,7 +53,7 @@ public:
     bool are_settled() const { return to_host_.is_settled() && to_device_.is_settled(); }
 
     Stalls& stalls() { return stalls_; }
-    sh_stream to_host() const { return to_host_.stream(); }
+    CopyLane& to_host() { return to_host_; }
 
 private:
     Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);

@@ -51,7 +51,7 @@ Status Spiller::join(SavedCopy& copy, uint64_t address, sh_stream stream) {
     if (!options_.checksums) return Status();
     SH_TRY(lanes_.wait_for_back(copy, SH_STREAM_HOST));
     uint64_t restored = 0;
-    SH_TRY(checksum_on_device(device_->backend(), lanes_.to_host(), address, copy.span.bytes, &restored));
+    SH_TRY(checksum_on_device(lanes_.to_host(), address, copy.span.bytes, &restored));
     if (restored == copy.checksum) return Status();
     const bool in_host_memory = checksum_in_host(copy) != copy.checksum;
     return Status(SH_ERROR_CHECKSUM, "a tensor of " + size_text(copy.span.bytes) + " came back with other bytes: " +
