@@ -80,9 +80,8 @@ class Streamed(Residency, TrainingCalls, Source):
         part of what the streamed weights take ("25%"). None is what the device's budget leaves.
     :param blocks: The modules that make a block each: modules, names, or patterns of names (`"model.layers.*"`).
         None is the layers of the model.
-    :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
-        and are not streamed. Small buffers stay there anyway, and so do parameters that require a gradient if other
-        parameters are frozen.
+    :param outside: Names, or patterns of names, of parameters and buffers that stay on the device, outside the budget.
+        Small buffers stay there anyway, and so do parameters that require a gradient if others are frozen.
     :param files: safetensors files, shard indexes, or folders with such files, for the tensors on the meta device. An
         index decides which files of its folder are read. The files are mapped, not loaded.
     :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, without being read
@@ -92,9 +91,8 @@ class Streamed(Residency, TrainingCalls, Source):
     :param pack: Whether to pack floating-point weights without loss, if they are not trained, into pinned memory (0.70
         of the bytes of bfloat16). The originals stay, and cannot be changed while they are streamed.
     :param max_held: The most blocks that are held at the same time. None is derived from how the modules are nested.
-    :param debug: True checks every step for views of weights that are used after their module has returned, which is
-        slow. None checks the first step of each kind (sizes of 1, types, gradients, training, adapters). False checks
-        no step.
+    :param debug: True checks every step, slowly, for views of weights that are used after their module has returned.
+        None checks the first step of each kind (sizes of 1, types, gradients, training, adapters). False checks none.
     :param name: The name of the model in messages and traces.
     :param share_wait: The most seconds that a step waits for steps of other models on the device, in other threads, if
         these steps hold its memory.

@@ -185,7 +185,13 @@ class UnheldOperations:
         if not self.weights_in(value) or is_wrapper(value):
             return value
         with torch.no_grad():
-            copied = self._host(value).to(value.device, copy=True)
+            host = self._host(value)
+            copied = host.to(value.device, copy=True)
+            if copied.stride() != host.stride() and torch._debug_has_internal_overlap(host) != 1:
+                # A result that is the copy itself, or a view of it, is known by its strides.
+                copied = torch.empty_strided(
+                    host.size(), host.stride(), dtype=copied.dtype, device=copied.device
+                ).copy_(copied)
         return tracked(value, copied) if is_seen(value) else copied
 
     def _write(self, operation: Any, args: Any, kwargs: Any) -> Any:

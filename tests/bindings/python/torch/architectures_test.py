@@ -1,100 +1,52 @@
-"""Architectures whose modules read, or change, the weights of other modules, or convert their own: bit-equal in a
-quarter, without further arguments, in forward, generate() and adapters' gradients.
+"""Architectures of transformers without a line changed and without further arguments: bit-equal in a part of their
+bytes, in forward and generate(), with adapters, from files, and with activations that leave.
+
+STAGEHAND_TEST_DEVICE names a device other than the host (cuda:0). STAGEHAND_TEST_ALL tries 25 %, 50 % and the smallest
+budget that the library tells, in place of 30 %.
 """
 
 import copy
+import os
 
 import pytest
 import torch
-from architectures import check, same
-from models import PAGE, size_of
+from models import host, size_of, smallest
+from spilling import check
+from zoo import ARCHITECTURES, PIXELS, made, same, tokens_of, transformers
 
-import libstagehand as sh
 import libstagehand.torch as st
 
-transformers = pytest.importorskip("transformers")
-
-BASE = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 4}
-ATTENTION = BASE | {"intermediate_size": 128, "num_attention_heads": 4, "max_position_embeddings": 64}
-GROUPED = ATTENTION | {"num_key_value_heads": 2}
-SSM = {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 1, "chunk_size": 8}
-TOKENS = {"input_ids": torch.arange(24).reshape(2, 12) + 5}
-PIXELS = {"pixel_values": torch.linspace(-1, 1, 3 * 64 * 64).reshape(1, 3, 64, 64)}
-SWITCH = {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2} | {
-    "vocab_size": 99,
-    "num_sparse_encoder_layers": 1,
-    "num_sparse_decoder_layers": 1,
-    "num_experts": 4,
-}
+NAME = os.environ.get("STAGEHAND_TEST_DEVICE", "")
 
 
-def of(name, config, settings, inputs=TOKENS, dtype=torch.float32):
-    def make():
-        torch.manual_seed(0)
-        made = getattr(transformers, name)(getattr(transformers, config)(**settings)).to(dtype)
-        return made.eval().requires_grad_(False), inputs
-
-    return pytest.param(make, id=name)
+def budgets(model, inputs, device):
+    if not os.environ.get("STAGEHAND_TEST_ALL"):
+        return ["30%"]
+    least = smallest(model, lambda: model(**inputs), device, size_of(model) // 50)
+    return [max(size_of(model) // 4, least), max(size_of(model) // 2, least), least]
 
 
-MODELS = [
-    of("MambaForCausalLM", "MambaConfig", BASE | {"state_size": 8}),
-    of("FalconMambaForCausalLM", "FalconMambaConfig", BASE | {"state_size": 8}),
-    of("Mamba2ForCausalLM", "Mamba2Config", BASE | SSM),
-    of(
-        "Zamba2ForCausalLM",
-        "Zamba2Config",
-        ATTENTION
-        | {"layers_block_type": ["mamba", "hybrid"] * 2, "num_key_value_heads": 4, "mamba_d_state": 8, "chunk_size": 8}
-        | {"mamba_ngroups": 1, "n_mamba_heads": 8, "num_mem_blocks": 1, "adapter_rank": 4},
-    ),
-    of(
-        "JambaForCausalLM",
-        "JambaConfig",
-        GROUPED
-        | {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
-        | {"num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False},
-    ),
-    of(
-        "Qwen3NextForCausalLM",
-        "Qwen3NextConfig",
-        GROUPED
-        | {"head_dim": 16, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16}
-        | {"linear_value_head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-        | {"shared_expert_intermediate_size": 32, "layer_types": ["linear_attention", "full_attention"] * 2},
-    ),
-    of(
-        "Gemma3nForCausalLM",
-        "Gemma3nTextConfig",
-        GROUPED
-        | {"intermediate_size": [128] * 4, "head_dim": 16, "vocab_size_per_layer_input": 99, "laurel_rank": 8}
-        | {"hidden_size_per_layer_input": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
-        | {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0] * 4, "altup_num_inputs": 2},
-    ),
-    of("RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", GROUPED | {"lru_width": 64, "attention_window_size": 16}),
-    of("RwkvForCausalLM", "RwkvConfig", BASE | {"context_length": 32, "rescale_every": 2}),
-    of(
-        "DebertaV2ForMaskedLM",
-        "DebertaV2Config",
-        ATTENTION | {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]},
-    ),
-    of(
-        "SwitchTransformersForConditionalGeneration",
-        "SwitchTransformersConfig",
-        SWITCH,
-        TOKENS | {"decoder_input_ids": TOKENS["input_ids"]},
-        torch.bfloat16,
-    ),
-]
-
-
-@pytest.mark.parametrize("make", MODELS)
-def test_bit_equal_without_arguments(device, make):
-    model, inputs = make()
-    want = copy.deepcopy(model)
-    check(model, inputs, device)
-    with torch.no_grad():
-        assert same(model(**inputs), want(**inputs))
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_bit_equal_without_arguments(device, name):
+    model, inputs = made(name)
+    place = torch.device(NAME or "cpu")
+    inputs = {name: one.to(place) for name, one in inputs.items()}
+    resident = copy.deepcopy(model).to(place)
+    generates = list(inputs) == ["input_ids"] and model.can_generate()
+    want = resident(**inputs)
+    assert all(torch.isfinite(one).all() for one in want.values() if isinstance(one, torch.Tensor))
+    tokens = tokens_of(resident, inputs["input_ids"]) if generates else None
+    for budget in budgets(model, inputs, NAME or device):
+        with st.stream(model, NAME or device, budget=budget) as streamed:
+            for _ in range(3):
+                assert same(model(**inputs), want), budget
+            for _ in range(2 if generates else 0):
+                assert torch.equal(tokens_of(model, inputs["input_ids"]), tokens), budget
+            assert same(model(**inputs), want), budget
+            assert budget != "30%" or streamed.stats().bytes_to_device > size_of(model)
+        del streamed
+    assert NAME or same(model(**inputs), resident(**inputs))
 
 
 def test_the_table_of_a_detector(device):
@@ -102,17 +54,12 @@ def test_the_table_of_a_detector(device):
     backbone = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], out_features=["stage4"]
     )
-    halves = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_layers": 2, "decoder_layers": 2}
+    half = {"ffn_dim": 64, "layers": 2, "attention_heads": 4}
     config = transformers.DetrConfig(
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
+        **{f"{which}_{key}": value for which in ("encoder", "decoder") for key, value in half.items()},
+        **{"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "num_queries": 5},
         backbone_config=backbone,
         d_model=32,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        num_queries=5,
-        **halves,
     )
     model = transformers.DetrForObjectDetection(config).eval().requires_grad_(False)
     with torch.no_grad():
@@ -122,25 +69,103 @@ def test_the_table_of_a_detector(device):
                 assert same(model(**PIXELS), want)
 
 
-@pytest.mark.parametrize(
-    "model_number, adapted", [(0, ["in_proj", "x_proj"]), (2, ["in_proj"]), (9, "all-linear")], ids=str
-)
-def test_gradients_of_adapters(model_number, adapted):
-    """The weights that other modules read are frozen, and adapters on linear layers are trained."""
-    peft = pytest.importorskip("peft")
-    model, inputs = MODELS[model_number].values[0]()
-    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=adapted, init_lora_weights=False))
-    trained = [one for one in model.parameters() if one.requires_grad]
-
-    def gradients():
-        model.zero_grad(set_to_none=True)
-        model(**inputs).logits.square().mean().backward()
-        return [one.grad.clone() for one in trained]
-
-    want = gradients()
+def gradients(model, **inputs):
     model.zero_grad(set_to_none=True)
-    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1") as device:
-        with st.stream(model, device, budget=size_of(model) // 3):
+    loss = model(**inputs).logits.square().mean()
+    loss.backward()
+    return [loss.detach(), *(one.grad for one in model.parameters() if one.requires_grad)]
+
+
+@pytest.mark.parametrize(
+    "name, adapted, checkpointing",
+    [
+        ("MambaForCausalLM", ["in_proj", "x_proj"], None),
+        ("Mamba2ForCausalLM", ["in_proj"], None),
+        ("DebertaV2ForMaskedLM", "all-linear", None),
+        *(("LlamaForCausalLM", ["q_proj", "down_proj"], reentrant) for reentrant in (None, False, True)),
+    ],
+    ids=str,
+)
+def test_gradients_of_adapters(device, name, adapted, checkpointing):
+    """Weights that other modules read are frozen, and adapters on linear layers are trained."""
+    peft = pytest.importorskip("peft")
+    model, inputs = made(name)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=adapted, init_lora_weights=False)).train()
+    model.eval() if checkpointing is None else model.enable_input_require_grads()
+    if checkpointing is not None:
+        model.gradient_checkpointing_enable({"use_reentrant": checkpointing})
+    want = gradients(model, **inputs)
+    model.zero_grad(set_to_none=True)
+    with st.stream(model, device, budget=size_of(model) // 3) as streamed:
+        for _ in range(3):
+            assert all(torch.equal(one, other) for one, other in zip(gradients(model, **inputs), want, strict=True))
+        model.zero_grad(set_to_none=True)
+        assert streamed.stats().steps == 3 and len(want) > 8
+
+
+def test_saved_while_streamed_and_streamed_from_its_files(device, tmp_path):
+    model, inputs = made("LlamaForCausalLM", 12)
+    with torch.no_grad():
+        want = model(**inputs).logits
+        with st.stream(model, device, budget=size_of(model) // 4):
+            model(**inputs)
+            model.save_pretrained(tmp_path)
+        with torch.device("meta"):
+            meta = transformers.LlamaForCausalLM(model.config).eval()
+        # What is computed, not stored.
+        meta.model.rotary_emb = type(meta.model.rotary_emb)(model.config)
+        with st.stream(meta, device, budget=size_of(model) // 4, files=tmp_path):
             for _ in range(3):
-                assert all(torch.equal(one, other) for one, other in zip(gradients(), want))
-            model.zero_grad(set_to_none=True)
+                assert torch.equal(meta(**inputs).logits, want)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM"])
+def test_generation_with_a_static_cache(name):
+    model, inputs = made(name, 8)
+    ids, static = inputs["input_ids"], {"count": 12, "cache_implementation": "static"}
+    want = tokens_of(model, ids, **static)
+    for budget in (size_of(model) // 2, size_of(model) // 4, smallest(model, lambda: model(ids))):
+        with host(budget) as device, st.stream(model, device):
+            for _ in range(2):  # the second call has the cache of the first one
+                assert torch.equal(tokens_of(model, ids, **static), want)
+
+
+# Activations.
+
+
+def bytes_saved(model, ids):
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: sizes.append(one.nbytes) or one, lambda one: one):
+        model(input_ids=ids, labels=ids)
+    return sum(sizes)
+
+
+WAYS = [{"keep": 0}, {"keep": "100KiB"}, {"keep": 0, "recompute": True}]
+WAYS += [{"peak": peak, "recompute": recompute} for peak in ("150KiB", "400KiB") for recompute in (None, False)]
+
+
+@pytest.mark.parametrize("options", [*WAYS, {"peak": "100KiB", "checkpointed": True}], ids=str)
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_activations_that_leave(device, name, options):
+    options, ids = dict(options), torch.randint(0, 96, (2, 32))
+    model = made(name, 3)[0].requires_grad_(True).train()
+    if options.pop("checkpointed", False):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def program(between):
+        model.zero_grad(set_to_none=True)
+        loss = model(input_ids=ids, labels=ids).loss
+        if "peak" not in options:
+            between()
+        loss.backward()
+        return [loss.detach(), *(one.grad.clone() for one in model.parameters())]
+
+    spilled = check(device, program, model, steps=5, **options)
+    stats, computed, plan = spilled.stats(), spilled.recompute_stats(), spilled.plan
+    if plan is None:
+        left = stats.spill_bytes + (0 if computed is None else computed.bytes)
+        assert left > 5 * (bytes_saved(model, ids) // 4 - (100 << 10)) and stats.prefetched
+    else:
+        assert plan.meets_target and 0 < plan.peak_bytes <= int(options["peak"][:3]) << 10
+        assert plan.spilled_bytes + plan.recomputed_bytes >= plan.plain_peak_bytes - plan.peak_bytes
+    assert stats.spilled > 0 or options.get("peak") == "100KiB"

@@ -10,6 +10,7 @@ from models import Layer, Net, size_of, with_lora
 from torch import nn
 
 import libstagehand.torch as st
+from libstagehand.torch._uncompiled import uncompiled
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +72,11 @@ with_compiler = pytest.mark.skipif(
 
 
 @with_compiler
-def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
-    """Its programs have the addresses of weights by the tensors, not in them."""
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_the_default_compiler(device, tmp_path, monkeypatch, mode):
+    """Its programs have the addresses of weights by the tensors, not in them. On the CPU no mode makes graphs. The
+    search of the first step would run without the compiler, which may round otherwise.
+    """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).requires_grad_(False)
     x = torch.randn(3, 64, requires_grad=True)
@@ -82,7 +86,7 @@ def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
         return [out.detach(), *torch.autograd.grad(out.sum(), x)]
 
     for layer in layers:
-        layer.compile()
+        layer.compile(mode=mode)
     want = step()
     with st.stream(layers, device, budget=size_of(layers) * 3 // 4, blocks="?", debug=False) as streamed:
         for _ in range(3):
@@ -117,3 +121,58 @@ def test_weights_that_other_modules_read(device, backend, tmp_path, monkeypatch)
             for _ in range(4):
                 torch.testing.assert_close(made(x), want)
         torch.testing.assert_close(model(x), want)
+
+
+# Functions that the compiler passes over: their calls break a graph, and their code is never compiled.
+
+compiling = torch._C._dynamo.eval_frame.get_eval_frame_callback
+seen = []
+
+
+def noted(x):
+    seen.append((torch.compiler.is_dynamo_compiling(), type(x), compiling()))
+    return inner(x)
+
+
+def inner(x):
+    seen.append((torch.compiler.is_dynamo_compiling(), type(x), compiling()))
+    return x + 1
+
+
+class Called:
+    def __call__(self, x):
+        return noted(x)
+
+
+def with_calls(call):
+    """Returns a function that calls `call` between operations, and what a compiler of it counts."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    return torch.compile(lambda x: call(x * 2) * 3, backend=backend), graphs
+
+
+def test_calls_outside_of_compiled_code():
+    seen.clear()
+    made = uncompiled(noted)
+    assert torch.equal(made(torch.ones(2)), torch.full((2,), 2.0))
+    assert made.__name__ == "noted" and made._torchdynamo_disable
+    assert [one[0] for one in seen] == [False, False]
+
+
+@with_compiler
+def test_compiled_code_does_not_contain_it():
+    kind = type("Kind", (Called,), {"__call__": uncompiled(Called.__call__)})
+    for call in (uncompiled(noted), kind()):
+        torch.compiler.reset()
+        seen.clear()
+        compiled, graphs = with_calls(call)
+        for _ in range(3):
+            assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 9.0))
+        # Each call ran by itself, with the compiler off for all that it called.
+        assert seen == [(False, torch.Tensor, None)] * 6
+        assert len(graphs) == 2  # before the call, and after it
+    torch.compiler.reset()

@@ -18,20 +18,26 @@ import libstagehand as sh
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.append(str(pathlib.Path(__file__).parents[3] / "cli"))  # broken files, which the command refuses too
 
-from models import PAGE, Net, size_of
+from models import Net, host, size_of
 
 torch.set_num_threads(1)  # the same order of additions in every run
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): tests that run in one process, because they share the GPU")
+    config.addinivalue_line("markers", "gpu: tests on a GPU, skipped where PyTorch can use none")
     config.addinivalue_line("markers", "long: tests that take long, and run if STAGEHAND_TEST_ALL is set")
 
 
 def pytest_collection_modifyitems(items):
+    no_gpu = pytest.mark.skip(reason="there is no GPU that PyTorch can use")
     for item in items:
         if item.get_closest_marker("long") and not os.environ.get("STAGEHAND_TEST_ALL"):
             item.add_marker(pytest.mark.skip(reason="it takes long: STAGEHAND_TEST_ALL=1 runs it"))
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.xdist_group("gpu"))  # tests compare the free memory of the GPU
+            if not torch.cuda.is_available():
+                item.add_marker(no_gpu)
 
 
 def pytest_collection_finish():
@@ -77,9 +83,28 @@ def sources(monkeypatch):
 
 @pytest.fixture
 def device():
-    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1") as device:
+    with host() as device:
         yield device
     gc.collect()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request):
+    """Where a test computes. `there` is what it gives for device=."""
+    return request.param
+
+
+@pytest.fixture
+def there(place, request):
+    return request.getfixturevalue("device") if place == "cpu" else "cuda:0"
+
+
+@pytest.fixture
+def deterministic():
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = before
 
 
 @pytest.fixture
@@ -100,6 +125,6 @@ def quarter(net):
 @pytest.fixture
 def delayed():
     """A device whose copies take a while."""
-    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1;latency=20000000") as device:
+    with host(backend_options="poison=1;latency=20000000") as device:
         yield device
     gc.collect()

@@ -73,65 +73,45 @@ def test_the_example_of_the_readme(tokens):
     assert all(torch.equal(one.grad, 2 * before) for one, before in zip(model.parameters(), got))
 
 
-def test_the_benchmark_works_on_the_cpu(tmp_path):
+def bench(name, folder, words):
+    """Runs a benchmark for GPUs on the CPU. Returns its rows and its output."""
     pytest.importorskip("transformers")
-    small = ["--device", "cpu", "--gb", "0.01", "--steps", "1", "--tokens", "8"]
-    out = run(ROOT / "bindings/python/bench/torch_offload_bench.py", *small, "--json", tmp_path / "out")
-    rows = json.loads((tmp_path / "out").read_text())
-    assert [row["what"] for row in rows] == ["check", "machine", "bench", "bench"] and all(
-        row["equal"] for row in rows if "equal" in row
-    )
-    assert "diffusers is skipped" in out
+    out = run(ROOT / f"bindings/python/bench/torch_{name}_bench.py", *words.split(), "--json", folder / "out")
+    return json.loads((folder / "out").read_text()), out
+
+
+def test_the_benchmark_of_offloading(tmp_path):
+    rows, out = bench("offload", tmp_path, "--device cpu --gb 0.01 --steps 1 --tokens 8")
+    assert [row["what"] for row in rows] == ["check", "machine", "bench", "bench"]
+    assert all(row["equal"] for row in rows if "equal" in row) and "diffusers is skipped" in out
 
 
 @pytest.mark.parametrize("model", ["gpt", "transformers"])
-def test_the_benchmark_of_training_works_on_the_cpu(tmp_path, model):
-    if model == "transformers":
-        pytest.importorskip("transformers")
-    small = [
-        "--device",
-        "cpu",
-        "--width",
-        "64",
-        "--heads",
-        "4",
-        "--layers",
-        "2",
-        "--tokens",
-        "64",
-        "--vocabulary",
-        "96",
-    ]
-    few = ["--warm", "3", "--steps", "1", "--peak", "100KiB", "--low-peak", "100KiB"]
-    out = run(
-        ROOT / "bindings/python/bench/torch_train_bench.py", "--model", model, *small, *few, "--json", tmp_path / "out"
-    )
-    rows = {row["arm"]: row for row in json.loads((tmp_path / "out").read_text())}
+def test_the_benchmark_of_training(tmp_path, model):
+    small = "--device cpu --width 64 --heads 4 --layers 2 --tokens 64 --vocabulary 96"
+    few = f"--model {model} --warm 3 --steps 1 --peak 100KiB --low-peak 100KiB"
+    rows, out = bench("train", tmp_path, f"{small} {few}")
+    rows = {row["arm"]: row for row in rows}
     assert all(row["equal"] for row in rows.values()), out
     assert {"plain", "checkpoint", "save_on_cpu", "all", "recompute", "peak", "peak+gradients"} <= rows.keys()
     assert all(rows[arm]["spilled_gib"] > 0 for arm in ("all", "peak"))
     assert "peak: the plan: {'meets_target'" in out
 
 
-def test_the_benchmark_of_decoding_works_on_the_cpu(tmp_path):
-    pytest.importorskip("transformers")
-    small = ["--device", "cpu", "--layers", "6", "--width", "128", "--vocabulary", "512", "--prompt", "9"]
-    few = ["--tokens", "3", "--rounds", "1", "--budgets", "0.3,0.9", "--json", tmp_path / "out"]
-    out = run(ROOT / "bindings/python/bench/torch_decode_bench.py", *small, *few)
-    rows = json.loads((tmp_path / "out").read_text())["rows"]
+def test_the_benchmark_of_decoding(tmp_path):
+    small = "--device cpu --layers 6 --width 128 --vocabulary 512 --prompt 9"
+    found, out = bench("decode", tmp_path, f"{small} --tokens 3 --rounds 1 --budgets 0.3,0.9")
+    rows = found["rows"]
     streamed = [row for row in rows if row["package"] == "libstagehand"]
     assert rows[0]["package"] == "resident" and [row["budget"] for row in streamed] == pytest.approx([0.3, 0.9], 0.01)
     assert all(row["equal"] and row["prefill_by_bound"] > 0 and row["token_by_bound"] > 0 for row in streamed), out
     assert "÷ bound" in out and "link" in out
 
 
-def test_the_benchmark_of_pipelines_works_on_the_cpu(tmp_path):
+def test_the_benchmark_of_pipelines(tmp_path):
     pytest.importorskip("diffusers")
-    pytest.importorskip("transformers")
-    small = ["--device", "cpu", "--width", "64", "--blocks", "1", "--single", "2", "--encoder", "2", "--sizes", "32"]
-    few = ["--steps", "1", "--rounds", "1", "--json", tmp_path / "out"]
-    out = run(ROOT / "bindings/python/bench/torch_pipeline_bench.py", *small, *few)
-    rows = json.loads((tmp_path / "out").read_text())
+    small = "--device cpu --width 64 --blocks 1 --single 2 --encoder 2 --sizes 32"
+    rows, out = bench("pipeline", tmp_path, f"{small} --steps 1 --rounds 1")
     assert [row["package"] for row in rows] == ["resident", "libstagehand"] and all(row["equal"] for row in rows), out
     skipped = ["enable_model_cpu_offload", "enable_sequential_cpu_offload", "group offload, leaves"]
     assert all(f"{name}: skipped, because it needs a GPU" in out for name in skipped)

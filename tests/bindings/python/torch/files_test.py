@@ -11,7 +11,8 @@ import struct
 import pytest
 import torch
 from broken_files import BROKEN
-from models import Net, size_of
+from model_files import write_safetensors
+from models import Net, on_meta, refused, size_of
 from torch import nn
 
 import libstagehand as sh
@@ -21,20 +22,21 @@ from libstagehand.torch import _files
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
 
 
-def write(path, tensors, pad=0):
-    """A safetensors file."""
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-        header[name] = {
-            "dtype": TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
+def write(path, tensors):
+    """A file of tensors."""
+    raw = {name: one.contiguous().view(torch.uint8).numpy().tobytes() for name, one in tensors.items()}
+    write_safetensors(path, {name: (TYPES[one.dtype], list(one.shape), raw[name]) for name, one in tensors.items()})
+
+
+def write_sparse(path, rest, content=b"", **tensors):
+    """A file with a tensor of that many bytes, which takes no place on the disk, behind others."""
+    at = len(content)
+    header = {"rest": {"dtype": "U8", "shape": [rest], "data_offsets": [at, at + rest]}, **tensors}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8 + pad)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + content)
+        file.truncate(8 + len(text) + at + rest)
 
 
 @pytest.fixture
@@ -44,9 +46,7 @@ def stored(tmp_path):
     names = list(state)
     write(tmp_path / "one.safetensors", {name: state[name] for name in names[:20]})
     write(tmp_path / "two.safetensors", {name: state[name] for name in names[20:]})
-    with torch.device("meta"):
-        meta = Net().requires_grad_(False)
-    return net, meta, tmp_path
+    return net, on_meta(), tmp_path
 
 
 def test_files_are_streamed_bit_equal(device, stored, tokens):
@@ -64,37 +64,36 @@ def test_files_are_streamed_bit_equal(device, stored, tokens):
 
 
 def test_a_file_that_aligns_nothing(device, tmp_path):
-    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)).requires_grad_(False)
-    write(tmp_path / "odd.safetensors", model.state_dict(), pad=3)
-    with torch.device("meta"):
-        meta = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)).requires_grad_(False)
+    model, meta = (nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)).requires_grad_(False) for _ in range(2))
+    write(tmp_path / "even.safetensors", model.state_dict())
+    raw = (tmp_path / "even.safetensors").read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    (tmp_path / "odd.safetensors").write_bytes(
+        struct.pack("<Q", size + 3) + raw[8 : 8 + size] + b"   " + raw[8 + size :]
+    )
     x = torch.randn(2, 16)
-    with st.stream(meta, device, files=[tmp_path / "odd.safetensors"]):
+    with st.stream(meta.to("meta"), device, files=[tmp_path / "odd.safetensors"]):
         assert torch.equal(meta(x), model(x))
 
 
-def test_what_is_missing_or_different_is_named(device, stored, tmp_path):
+def test_what_is_missing_or_different_is_named(device, stored):
     net, meta, folder = stored
-    with pytest.raises(ValueError, match=r"meta device have no contents: embed\.weight, .*files="):
-        st.stream(meta, device)
-    with pytest.raises(ValueError, match=r"no contents: layers\.3.*No file has them"):
-        st.stream(meta, device, files=folder / "one.safetensors")
-    with pytest.raises(
-        ValueError, match=r"embed\.weight is f32 \[50, 64\] in .*one\.safetensors, and bfloat16 \[50, 64\] in the model"
+    smaller, other = on_meta(layers=7), Net().requires_grad_(False).to("meta", torch.bfloat16)
+    (folder / "empty").mkdir()
+    one = folder / "one.safetensors"
+    different = r"embed\.weight is f32 \[50, 64\] in .*one\.safetensors, and bfloat16 \[50, 64\] in the model"
+    for model, files, why, error in (
+        (meta, None, r"meta device have no contents: embed\.weight, .*files=", ValueError),
+        (meta, one, r"no contents: layers\.3.*No file has them", ValueError),
+        (other, folder, different, ValueError),
+        (net, folder, r"embed\.weight is in .*one\.safetensors, but is not on the meta device", ValueError),
+        (smaller, folder, r"tensors that Net does not have: layers\.7\.down\.bias.*strict=False", ValueError),
+        (meta, [folder, one], r"embed\.weight': is also in .*one\.safetensors", ValueError),
+        (meta, folder / "empty", r"empty: folder: holds no \*\.safetensors", FileNotFoundError),
     ):
-        st.stream(Net().requires_grad_(False).to("meta", torch.bfloat16), device, files=folder)
-    with pytest.raises(ValueError, match=r"embed\.weight is in .*one\.safetensors, but is not on the meta device"):
-        st.stream(net, device, files=folder)
-    with torch.device("meta"):
-        smaller = Net(layers=7).requires_grad_(False)
-    with pytest.raises(ValueError, match=r"tensors that Net does not have: layers\.7\.down\.bias.*strict=False"):
-        st.stream(smaller, device, files=folder)
+        with refused(why, error):
+            st.stream(model, device, files=files)
     st.stream(smaller, device, files=folder, strict=False).close()
-    with pytest.raises(ValueError, match=r"embed\.weight': is also in .*one\.safetensors"):
-        st.stream(meta, device, files=[folder, folder / "one.safetensors"])
-    with pytest.raises(FileNotFoundError, match=r"empty: folder: holds no \*\.safetensors"):
-        (folder / "empty").mkdir()
-        st.stream(meta, device, files=folder / "empty")
     assert all(parameter.is_meta for parameter in meta.parameters())
 
 
@@ -102,18 +101,18 @@ def test_similar_names_are_shown(device, stored, tmp_path):
     net, meta, _ = stored
     state = {f"model.{name}": value for name, value in net.state_dict().items()}
     write(tmp_path / "prefix", state)
-    with pytest.raises(
+    with refused(
+        r"no contents: embed\.weight \(the files have model\.embed\.weight\), layers\.0\.norm\.weight .*, \.\.\.\. No",
         ValueError,
-        match=r"no contents: embed\.weight \(the files have model\.embed\.weight\), layers\.0\.norm\.weight .*, \.\.\.\. No",
     ):
         st.stream(meta, device, files=tmp_path / "prefix")
     state = dict(net.state_dict())
     state["layers.3.down_proj.weight"] = state.pop("layers.3.down.weight")
     state["zzz"] = state.pop("head.bias")
     write(tmp_path / "other", state)
-    with pytest.raises(
+    with refused(
+        r"no contents: layers\.3\.down\.weight \(the files have layers\.3\.down_proj\.weight\), head\.bias\. No",
         ValueError,
-        match=r"no contents: layers\.3\.down\.weight \(the files have layers\.3\.down_proj\.weight\), head\.bias\. No",
     ):
         st.stream(meta, device, files=tmp_path / "other")
 
@@ -122,8 +121,7 @@ def test_similar_names_are_shown(device, stored, tmp_path):
 def test_broken_files_are_refused(device, tmp_path, name):
     content, says = BROKEN[name]
     (tmp_path / "bad.safetensors").write_bytes(content)
-    with torch.device("meta"):
-        meta = Net()
+    meta = on_meta()
     with pytest.raises(ValueError, match=rf"/bad\.safetensors: .*{re.escape(says)}"):
         st.stream(meta, device, files=tmp_path)
 
@@ -140,18 +138,10 @@ def test_a_file_that_shrinks_is_an_error(device, stored, tokens):
 
 
 def test_a_file_larger_than_the_memory_is_mapped(device, tmp_path):
-    model = nn.Linear(4, 4, bias=False).requires_grad_(False)
-    rows = 2 * os.sysconf("SC_PHYS_PAGES")  # of a page each
-    header = {
-        "rest": {"dtype": "U8", "shape": [rows, mmap.PAGESIZE], "data_offsets": [64, 64 + rows * mmap.PAGESIZE]},
-        "weight": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]},
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with (tmp_path / "large.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + model.weight.numpy().tobytes())
-        file.truncate(8 + len(text) + 64 + rows * mmap.PAGESIZE)
-    x = torch.randn(2, 4)
+    model, x = nn.Linear(4, 4, bias=False).requires_grad_(False), torch.randn(2, 4)
+    weight = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
+    bytes = 2 * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    write_sparse(tmp_path / "large.safetensors", bytes, model.weight.numpy().tobytes(), weight=weight)
     meta = nn.Linear(4, 4, bias=False, device="meta").requires_grad_(False)
     with st.stream(meta, device, files=tmp_path / "large.safetensors", strict=False):
         assert torch.equal(meta(x), model(x))
@@ -173,9 +163,7 @@ def test_the_tensors_of_a_tied_weight_must_be_equal(device, tmp_path):
     with st.stream(meta, device, files=tmp_path / "equal.safetensors"):
         assert torch.equal(meta(x), model(x))
     for name in ("different", "other"):
-        with pytest.raises(
-            ValueError, match=rf"0\.weight in .*{name}\.safetensors and 1\.weight in .* differ, and are"
-        ):
+        with refused(rf"0\.weight in .*{name}\.safetensors and 1\.weight in .* differ, and are", ValueError):
             st.stream(tied("meta"), device, files=tmp_path / f"{name}.safetensors")
 
 
@@ -214,14 +202,9 @@ def test_more_files_than_descriptors(device, tmp_path, limited):
 
 
 def test_an_error_of_mapping_names_the_file(device, tmp_path, limited):
-    rest = 1 << 42
-    header = {"rest": {"dtype": "U8", "shape": [rest], "data_offsets": [0, rest]}}
-    text = json.dumps(header).encode()
-    with (tmp_path / "large.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + rest)
+    write_sparse(tmp_path / "large.safetensors", 1 << 42)
     limited(resource.RLIMIT_AS, 1 << 41)
-    with pytest.raises(OSError, match=r"cannot be mapped: Cannot allocate memory: .*large\.safetensors"):
+    with refused(r"cannot be mapped: Cannot allocate memory: .*large\.safetensors", OSError):
         st.stream(nn.Linear(4, 4, device="meta"), device, files=tmp_path)
 
 

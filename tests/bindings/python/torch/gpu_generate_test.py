@@ -2,35 +2,19 @@
 
 import pytest
 import torch
+from models import size_of
+from zoo import llama, transformers
 
 import libstagehand as sh
 import libstagehand.torch as st
 
-transformers = pytest.importorskip("transformers")
-
-pytestmark = [
-    pytest.mark.xdist_group("gpu"),  # other tests compare the free memory of the GPU
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
-]
-
+pytestmark = pytest.mark.gpu
 OPTIONS = {"cache_implementation": "static", "max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+SIZES = {"vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
 
 
 def make():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=1024,
-        hidden_size=512,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-    )
-    return transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
-
-
-def bytes_of(model):
-    return sum(weight.nbytes for weight in model.parameters())
+    return llama(8, num_key_value_heads=4, **SIZES)
 
 
 def resident_tokens(ids, compiled):
@@ -50,7 +34,7 @@ def test_the_tokens_of_the_resident_model(mode, part):
     ids = torch.randint(1, 1000, (2, 16), device="cuda")
     want, equal_to_itself = resident_tokens(ids, compiled)
     model = make()
-    with sh.Device("cuda:0", budget_bytes=bytes_of(model) // part) as device, st.stream(model, device):
+    with sh.Device("cuda:0", budget_bytes=size_of(model) // part) as device, st.stream(model, device):
         for _ in range(3):
             got = model.generate(ids, **OPTIONS, **compiled)
             assert got.shape == want.shape

@@ -4,14 +4,11 @@ import pytest
 import torch
 from models import equal, size_of
 from pipelines_test import flux, image, modules, stable_diffusion
-from pretrained_test import first, llama
+from zoo import first, made
 
 import libstagehand.torch as st
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
-    pytest.mark.xdist_group("gpu"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("parts", [None, ["vae"]])
@@ -42,8 +39,8 @@ def test_a_pipeline_that_is_on_the_gpu_already():
 
 
 def test_a_model_from_files(tmp_path):
-    model, inputs = llama()
-    model.eval().save_pretrained(tmp_path)
+    model, inputs = made("LlamaForCausalLM", 8)
+    model.save_pretrained(tmp_path)
     inputs = {name: one.cuda() for name, one in inputs.items()}
     with torch.no_grad():
         want = first(type(model).from_pretrained(tmp_path).to("cuda")(**inputs))

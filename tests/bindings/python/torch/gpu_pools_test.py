@@ -13,10 +13,7 @@ import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand.torch import _pools
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
-    pytest.mark.xdist_group("gpu"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
@@ -123,18 +120,6 @@ def test_too_much_memory_says_why():
     with pytest.raises(torch.OutOfMemoryError) as raised, pool:
         torch.empty(1 << 42, dtype=torch.uint8, device="cuda:0")
     assert "'much'" in "".join(raised.value.__notes__)
-
-
-def test_many_pauses():
-    with st.pausable("many", "cuda:0") as pool:
-        tensors = [torch.arange(size, device="cuda:0") for size in range(1, 3000, 97)]
-    for i in range(20):
-        tensors[i % len(tensors)].add_(1)
-        want = [one.cpu() for one in tensors]
-        pool.pause()
-        pool.resume()
-        assert all(torch.equal(one.cpu(), data) for one, data in zip(tensors, want))
-    assert pool.device.occupancy("many").cycles == 20
 
 
 def test_a_trim_gives_unused_segments_back():

@@ -5,26 +5,14 @@ import threading
 import pytest
 import torch
 from models import equal
-from spill_record_test import Attention, Gated
-from spilling import MODELS, nothing_is_left, spilling, step
+from spilling import Attention, Gated, chain, check, check_model, nothing_is_left, spilling, step
 from torch import nn
 
 import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand.torch._spill_cheap import masked
 
-pytestmark = [
-    pytest.mark.xdist_group("gpu"),  # other tests compare the free memory of the GPU
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
-]
-
-
-@pytest.fixture(autouse=True)
-def deterministic():
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    yield
-    torch.backends.cudnn.deterministic = before
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("deterministic")]
 
 
 class Layer(nn.Module):
@@ -38,19 +26,6 @@ class Layer(nn.Module):
 
 def large(layers=8, width=1024):
     return nn.Sequential(*(Layer(width) for _ in range(layers))).cuda(), torch.randn(2048, width, device="cuda")
-
-
-@pytest.mark.parametrize("options", [{}, {"keep": "20KB"}, {"watermarks": (1 << 20, 1 << 19)}, {"checksums": True}])
-@pytest.mark.parametrize("name", MODELS)
-def test_gradients(name, options):
-    kind, shape = MODELS[name]
-    model, x = kind().train().cuda(), torch.randn(*shape, device="cuda")
-    want = step(model, x)
-    with spilling(model, "cuda:0", **options) as spilled:
-        for _ in range(4):
-            assert equal(step(model, x), want)
-            assert nothing_is_left(spilled)
-    assert spilled.stats().spilled
 
 
 @pytest.mark.parametrize("options", [{}, {"keep": "64MiB"}, {"pack": True}, {"pack": True, "checksums": True}])
@@ -166,19 +141,6 @@ def test_trap_20_a_capture_is_refused():
         weight * x
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_cheap_results_are_computed_again(name):
-    """Also a dropout, whose kernel is one operation on a GPU."""
-    kind, shape = MODELS[name]
-    model, x = kind().train().cuda(), torch.randn(*shape, device="cuda")
-    want = step(model, x)
-    with spilling(model, "cuda:0", recompute=True) as spilled:
-        for _ in range(4):
-            assert equal(step(model, x), want)
-            assert nothing_is_left(spilled)
-    assert name == "recurrent" or spilled.recompute_stats().tensors
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.77])
 def test_dropout_is_computed_from_its_mask(dtype, rate):
@@ -190,21 +152,13 @@ def test_dropout_is_computed_from_its_mask(dtype, rate):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("function", [Gated, Attention, lambda: nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 64))])
 def test_norms_and_attention_of_single_operations(function, dtype):
-    model, x = (
-        nn.Sequential(*(function() for _ in range(3))).to("cuda", dtype),
-        torch.randn(4, 32, 64).to("cuda", dtype),
-    )
-    want = step(model, x)
-    with spilling(model, "cuda:0", recompute=True) as spilled:
-        for _ in range(4):
-            assert equal(step(model, x), want)
-            assert nothing_is_left(spilled)
-    assert spilled.recompute_stats().tensors
+    model, x = chain(function, 3).to("cuda", dtype), torch.randn(4, 32, 64).to("cuda", dtype)
+    assert check_model("cuda:0", model, x, steps=4, recompute=True).recompute_stats().tensors
 
 
 def test_a_plan_stays_in_force(caplog):
     """Tensors that the allocator is told about are no other tensors than in the recorded step."""
-    model = nn.Sequential(*(Gated(1024, 4096) for _ in range(6))).to("cuda", torch.bfloat16)
+    model = chain(lambda: Gated(1024, 4096), 6).to("cuda", torch.bfloat16)
     x = torch.randn(2048, 1024, device="cuda", dtype=torch.bfloat16)
     step(model, x)
     torch.cuda.reset_peak_memory_stats()
@@ -238,19 +192,14 @@ def test_autocast_computes_the_same_again(powers):
     model, x = large()
     model = Powers().cuda() if powers else model
 
-    def grads():
-        torch.manual_seed(3)
+    def program(_):
         model.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(x).float().square().mean()
             loss.backward()
-        return [loss.detach(), *(one.grad for one in model.parameters())]
+        return [loss.detach(), *(one.grad.clone() for one in model.parameters())]
 
-    want = grads()
-    with spilling(model, "cuda:0", recompute=True) as spilled:
-        for _ in range(3):
-            assert equal(grads(), want)
-    assert spilled.recompute_stats().tensors
+    assert check("cuda:0", program, model, steps=3, recompute=True).recompute_stats().tensors
 
 
 def test_a_planned_peak():

@@ -17,14 +17,12 @@ from torch import nn
 import libstagehand as sh
 import libstagehand.torch as st
 
-pytestmark = pytest.mark.xdist_group("gpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
 LAYERS = 12
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
-def kind(request):
-    return request.param
+@pytest.fixture
+def kind(place):
+    return place
 
 
 @contextlib.contextmanager
@@ -189,7 +187,7 @@ def test_torchao_is_equal(kind, x):
                 assert torch.equal(model(x), want)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="there is no Triton, which PyTorch's compiler asks for"
 )
@@ -212,7 +210,7 @@ def test_compiled_layers_are_equal(tmp_path, monkeypatch):
     torch.compiler.reset()
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_graph_is_equal():
     x = torch.randn(8, width_of("cuda"), device="cuda")
     resident, model = make("cuda", "cuda"), make("cuda")

@@ -1,5 +1,5 @@
-"""Views of weights that no module holds: they are views of the source, whatever operation has made them, and what is
-written through them is computed with.
+"""Views of weights that were made while no module holds them: they are views of the source, of any kind, whatever
+operator of PyTorch's has made them, and what is written through them is computed with.
 """
 
 import copy
@@ -7,14 +7,13 @@ import gc
 
 import pytest
 import torch
-from models import Net, size_of
+from models import NAME, Net, refused, same, size_of, still
 from operators import op_db
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import libstagehand.torch as st
 
-NAME = "layers.4.up.weight"  # 128 x 64
 # Reads past the dispatcher, like numpy(), begin with these, so that they give copies.
 COPIES = ("resolve_conj", "resolve_neg")
 # They cannot be called again with the same result.
@@ -114,62 +113,17 @@ def test_views_that_are_conjugated_or_negated_lazily(device, made):
     assert torch.equal(model.weight, plain.weight)
 
 
-# What loaders of sharded weights do, to weights of 128 x 64.
-LOADERS = {
-    "narrow of the data": lambda weight, new: weight.data.narrow(0, 32, 32).copy_(new),
-    "narrow": lambda weight, new: weight.narrow(0, 32, 32).copy_(new),
-    "chunk of the data": lambda weight, new: weight.data.chunk(4)[1].copy_(new),
-    "tensor_split": lambda weight, new: weight.tensor_split(4)[2].copy_(new),
-    "hsplit": lambda weight, new: weight.hsplit(2)[0][:32].copy_(new[:, :32]),
-    "unsafe_chunk": lambda weight, new: weight.unsafe_chunk(4)[1].copy_(new),
-    "T": lambda weight, new: weight.T[:, :32].copy_(new.T),
-    "movedim of the data": lambda weight, new: weight.data.movedim(0, 1)[:, 5:37].copy_(new.T),
-    "view of views": lambda weight, new: weight.data.view(4, 32, 64).unbind()[3].reshape(32, 64).copy_(new),
-    "index": lambda weight, new: weight[32:64].copy_(new),
-    "flat": lambda weight, new: weight.data.view(-1)[64 : 33 * 64].copy_(new.flatten()),
-}
+# Sources of all kinds.
 
-
-@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
-@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "autocast"])
-def test_loaders_of_shards(device, net, tokens, load, mode):
-    other, new = copy.deepcopy(net), torch.randn(32, 64)
-    scope = torch.autocast("cpu") if mode == "autocast" else getattr(torch, mode)()
-    with torch.no_grad(), st.stream(net, device, budget=size_of(net) // 2):
-        for _ in range(2):
-            with scope:
-                for model in (net, other):
-                    load(model.get_parameter(NAME), new)
-            assert torch.equal(net.state_dict()[NAME], other.state_dict()[NAME])
-            assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
-            new = new * 2
-    assert torch.equal(net.get_parameter(NAME), other.get_parameter(NAME))
-
-
-def test_a_view_that_is_not_written_has_nothing_loaded_again(device, net, tokens):
-    with torch.no_grad(), st.stream(net, device) as streamed:
-        net(tokens)
-        before = streamed.stats().bytes_to_device
-        for look in (torch.Tensor.t, lambda weight: weight.narrow(0, 0, 4), lambda weight: weight.chunk(3)):
-            look(net.get_parameter(NAME)), look(net.get_parameter(NAME).data)
-        net(tokens)
-        assert streamed.stats().bytes_to_device == before > 0
-
-
-def made(net, weight):
-    """Views that were made while no module holds the weight."""
-    return weight.narrow(0, 32, 32), weight.data.chunk(4)[1], weight.data.T[:, 32:64].T
+IN_PLACE = rf"{NAME} is streamed, and was changed in place"
 
 
 @pytest.fixture(params=["in place", "copied", "mapped", "packed", "trained"])
-def case(request, device, tokens, tmp_path, monkeypatch):
-    """A net whose weights are streamed from such sources, the same net without streaming, and whether the sources can
-    be written.
-    """
+def written(request, device, tmp_path, monkeypatch):
+    """A streamed net, the same net without streaming, and whether the sources can be written."""
     monkeypatch.setattr("libstagehand.torch._weights.SMALL_SOURCE", (1 << 20) if request.param == "copied" else 0)
     net = Net().requires_grad_(request.param == "trained")
-    other = copy.deepcopy(net)
-    options = {}
+    other, options = copy.deepcopy(net), {}
     if request.param == "mapped":
         safetensors = pytest.importorskip("safetensors.torch")
         safetensors.save_file(net.state_dict(), tmp_path / "net.safetensors")
@@ -177,102 +131,61 @@ def case(request, device, tokens, tmp_path, monkeypatch):
     elif request.param == "packed":
         options = {"pack": True}
     elif request.param == "trained":
-        options = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0)}
-    streamed = st.stream(net, device, budget=size_of(net) // 2 + 60_000, **options)
-    with streamed:
+        options = {"optimizer": still}
+    with st.stream(net, device, budget=size_of(net) // 2 + 60_000, **options) as streamed:
         yield streamed, net, other, request.param not in ("mapped", "packed")
-    if request.param != "mapped":
-        assert torch.equal(net.get_parameter(NAME), other.get_parameter(NAME))
+    assert request.param == "mapped" or torch.equal(net.get_parameter(NAME), other.get_parameter(NAME))
     gc.collect()
 
 
-def step(net, tokens):
-    return net(tokens)["logits"].detach()
+MAKE = [lambda one: one.narrow(0, 32, 32), lambda one: one.data.chunk(4)[1], lambda one: one.data.T[:, 32:64].T]
+WHEN = ["idle", "after a step", "in a call of another module", "in its own call", "after the end"]
 
 
-def test_made_and_written_while_idle(case, tokens):
-    streamed, net, other, writable = case
-    for when in ("before the first step", "after a step"):
-        for index, (view, want) in enumerate(
-            zip(made(net, net.get_parameter(NAME)), made(other, other.get_parameter(NAME)))
-        ):
-            with torch.no_grad():
-                if writable:
-                    view.fill_(index), want.fill_(index)
-                else:
-                    with pytest.raises(RuntimeError, match=rf"{NAME} in place .*, and cannot change the source"):
-                        view.fill_(index)
-        assert torch.equal(net.state_dict()[NAME], other.state_dict()[NAME]), when
-        assert torch.equal(step(net, tokens), step(other, tokens)), when
+@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize("when", WHEN)
+def test_views_that_were_made_while_idle(written, tokens, make, when):
+    streamed, net, other, writable = written
+    views = [make(model.get_parameter(NAME)) for model in (net, other)]
+    fixed = refused(rf"{NAME} in place .*, and cannot change the source")
 
-
-def test_made_while_idle_and_written_after_a_step(case, tokens):
-    streamed, net, other, writable = case
-    views, wanted = made(net, net.get_parameter(NAME)), made(other, other.get_parameter(NAME))
-    step(net, tokens)
-    with torch.no_grad():
-        for view, want in zip(views, wanted):
-            if writable:
-                view.mul_(2), want.mul_(2)
-            else:
-                with pytest.raises(RuntimeError, match=rf"{NAME} in place .*, and cannot change the source"):
-                    view.mul_(2)
-    assert torch.equal(step(net, tokens), step(other, tokens))
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_made_while_idle_and_written_in_a_call(case, tokens, which):
-    """By the module that holds the weight: refused as any change of such a weight, and nothing is lost."""
-    streamed, net, other, writable = case
-    view = made(net, net.get_parameter(NAME))[which]
-
-    def write(*_):
+    def write(number):
         with torch.no_grad():
-            view.zero_()
+            views[number].mul_(2)
 
-    hook = net.layers[4].register_forward_pre_hook(write)
-    with pytest.raises(RuntimeError, match=rf"{NAME} is streamed, and was changed in place"):
-        step(net, tokens)
-    hook.remove()
-    assert torch.equal(step(net, tokens), step(other, tokens))
-
-
-def test_made_while_idle_and_written_in_a_call_of_another_module(case, tokens):
-    streamed, net, other, writable = case
-    hooks = []
-    for model in (net, other):
-        view = model.get_parameter(NAME).data.chunk(4)[1]
-
-        def write(*_, view=view):
-            with torch.no_grad():
-                view.zero_()
-
-        hooks.append(model.layers[0].register_forward_hook(write))
-    if writable:
-        assert torch.equal(step(net, tokens), step(other, tokens))
+    if when != "idle":
+        net(tokens)
+    if when == "after the end":
+        streamed.close()
+        for use in (torch.Tensor.zero_, lambda view: view + 1):
+            with refused("not streamed any more: read the weight anew"):
+                use(views[0])
+    elif "call" in when:
+        layer = 4 if when == "in its own call" else 0
+        hooks = [
+            model.layers[layer].register_forward_pre_hook(lambda *_, number=number: write(number))
+            for number, model in enumerate((net, other))
+        ]
+        if layer == 4:
+            with refused(IN_PLACE):
+                net(tokens)
+        elif writable:
+            assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+        else:
+            with fixed:
+                net(tokens)
+        [hook.remove() for hook in hooks]
+    elif writable:
+        write(0), write(1)
     else:
-        with pytest.raises(RuntimeError, match=rf"{NAME} in place .*, and cannot change the source"):
-            step(net, tokens)
-        hooks.pop().remove()
-    for hook in hooks:
-        hook.remove()
-    assert torch.equal(step(net, tokens), step(other, tokens))
-
-
-def test_made_while_idle_and_used_after_the_end(case, tokens):
-    streamed, net, other, writable = case
-    views = made(net, net.get_parameter(NAME))
-    step(net, tokens)
-    streamed.close()
-    for view in views:
-        with pytest.raises(RuntimeError, match="not streamed any more: read the weight anew"):
-            view.zero_()
-        with pytest.raises(RuntimeError, match="not streamed any more: read the weight anew"):
-            view + 1
+        with fixed:
+            write(0)
+    if not net.state_dict()[NAME].is_meta:
+        assert same(net, other, tokens)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("of", [lambda weight: weight, lambda weight: weight[:64]], ids=["weight", "view"])
+@pytest.mark.parametrize("of", [lambda one: one, lambda one: one[:64], lambda one: one.data])
 def test_compiled_code_is_refused_by_name(device, net, tokens, backend, of):
     load = torch.compile(lambda weight, new: weight.narrow(0, 0, 32).copy_(new), backend=backend)
     with torch.no_grad(), st.stream(net, device):

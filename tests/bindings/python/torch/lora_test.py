@@ -5,24 +5,11 @@ import copy
 import pytest
 import torch
 from models import size_of
+from zoo import flux_transformer, llama
 
 import libstagehand.torch as st
 
-transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
-
-
-def llama():
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=99,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-        )
-    )
+peft = pytest.importorskip("peft")
 
 
 def adapter(rank):
@@ -31,7 +18,7 @@ def adapter(rank):
 
 @pytest.fixture
 def model():
-    made = peft.get_peft_model(llama(), adapter(4), "a")
+    made = peft.get_peft_model(llama().requires_grad_(True), adapter(4), "a")
     made.add_adapter("b", adapter(8))
     return made.eval()
 
@@ -118,30 +105,11 @@ def test_adapters_that_come_while_streaming_are_trained(device, init):
 
 def test_adapters_of_diffusers(device):
     """fuse_lora() writes the sources, and unfuse_lora() writes them back."""
-    diffusers = pytest.importorskip("diffusers")
-    model = diffusers.FluxTransformer2DModel(
-        patch_size=1,
-        in_channels=4,
-        num_layers=2,
-        num_single_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        pooled_projection_dim=32,
-        axes_dims_rope=[4, 4, 8],
-    ).eval()
+    model, inputs = flux_transformer(num_single_layers=2)
     targets = ["to_q", "to_k", "proj_mlp"]
     model.add_adapter(peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False), "one")
     model.add_adapter(peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False), "two")
     model.requires_grad_(False)
-    inputs = {
-        "hidden_states": torch.randn(1, 16, 4),
-        "encoder_hidden_states": torch.randn(1, 6, 32),
-        "pooled_projections": torch.randn(1, 32),
-        "timestep": torch.tensor([0.5]),
-        "img_ids": torch.zeros(16, 3),
-        "txt_ids": torch.zeros(6, 3),
-    }
 
     def run(model):
         def out():

@@ -4,7 +4,6 @@ gpu_memory_saver_test.py has PyTorch's own.
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import os
 import pathlib
@@ -13,28 +12,15 @@ import weakref
 
 import pytest
 import torch
-from pools_on_host import stand_in
+from pools_on_host import MIB, current, device, is_all  # noqa: F401
 
 import libstagehand as sh
 from libstagehand.compat import torch_memory_saver as package
 from libstagehand.compat.torch_memory_saver import hooks, utils
 from libstagehand.compat.torch_memory_saver.binary_wrapper import BinaryWrapper
 
-MIB = 1 << 20
 TORCH_LIBRARY = utils.get_binary_path_from_package("torch_memory_saver_hook_mode_torch")
 PRELOAD_LIBRARY = utils.get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
-
-
-@pytest.fixture
-def device():
-    with sh.Device("host", budget_bytes=48 * MIB, backend_options="capacity=64MiB;poison=1") as device:
-        yield device
-    gc.collect()
-
-
-@pytest.fixture
-def current(monkeypatch):
-    return stand_in(monkeypatch)
 
 
 @pytest.fixture
@@ -54,10 +40,6 @@ def segment(current, size=2 * MIB, value=None):
     if value is not None:
         ctypes.memset(address, value, size)
     return address
-
-
-def is_all(address, value, size=2 * MIB):
-    return ctypes.string_at(address, size) == bytes([value]) * size
 
 
 def test_contents_come_back_with_a_backup(saver, device, current):

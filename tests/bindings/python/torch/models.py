@@ -1,9 +1,16 @@
-"""Small models for the tests."""
+"""Small models for the tests, devices, and comparisons."""
 
+import re
+
+import pytest
 import torch
 from torch import nn
 
+import libstagehand as sh
+import libstagehand.torch as st
+
 PAGE = 4096
+NAME = "layers.4.up.weight"  # of a Net: 128 x 64
 
 
 class Layer(nn.Module):
@@ -91,3 +98,62 @@ def nothing_is_held(streamed):
         not streamed.runtime.block_info(block.block).held and not block.forward and not block.backward
         for block in streamed._blocks
     )
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def still(parameters):
+    """An optimizer that changes nothing."""
+    return torch.optim.SGD(parameters, lr=0)
+
+
+def same(net, other, tokens):
+    """Whether two nets compute the same, and then have the same state."""
+    return torch.equal(net(tokens)["logits"], other(tokens)["logits"]) and same_state(net, other)
+
+
+def same_state(net, other):
+    """Whether two nets have the same state."""
+    state, wanted = net.state_dict(), other.state_dict()
+    return state.keys() == wanted.keys() and all(torch.equal(state[name].cpu(), wanted[name].cpu()) for name in wanted)
+
+
+def on_meta(kind=Net, **options):
+    with torch.device("meta"):
+        return kind(**options).requires_grad_(False)
+
+
+def host(budget=0, **options):
+    options = {"page_bytes": PAGE, "backend_options": "poison=1"} | options
+    return sh.Device("host", budget_bytes=budget, **options)
+
+
+def told(error):
+    """The bytes of the smallest budget that a message tells."""
+    found = re.search(r"the model needs at least (?:[^()]*?\()?(\d+) bytes", str(error))
+    assert found, f"no number is told: {error}"
+    return int(found[1])
+
+
+def smallest(model, run, device=None, begin=PAGE):
+    """The smallest budget that the library tells, or this one if the model runs in it."""
+    try:
+        if device is None:
+            with host(begin) as opened, st.stream(model, opened):
+                run()
+        else:
+            with st.stream(model, device, budget=begin):
+                run()
+    except sh.BudgetError as error:
+        return told(error)
+    return begin
+
+
+def refused(match, error=RuntimeError):
+    return pytest.raises(error, match=match)

@@ -2,13 +2,9 @@
 
 import pytest
 import torch
-from models import Net, loss_of, size_of
+from models import Net, adamw, loss_of, same_state, size_of
 
 import libstagehand.torch as st
-
-
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01)
 
 
 def grouped(parameters):
@@ -27,43 +23,33 @@ def batches():
     return [torch.randint(0, 50, (3, 7)) for _ in range(6)]
 
 
-def test_an_object_instead_of_a_function_is_told(device):
+def matrices(parameters):
+    return torch.optim.SGD([one for one in parameters if one.dim() > 1], lr=0.1)
+
+
+BEFORE = torch.nn.Parameter(torch.zeros(1))
+OBJECT = torch.optim.SGD([BEFORE], lr=0.1)
+# What is given for optimizer=, and what the error says.
+REFUSED = [
+    (OBJECT, r"is an object \(SGD\).*lambda parameters: torch\.optim"),
+    ("adam", r"'adam' is no function.*lambda parameters: torch\.optim"),
+    (
+        lambda _: torch.optim.SGD([{"params": []}], lr=0.1),
+        "of the block 'embed' has no parameters, so it would train nothing",
+    ),
+    (lambda _: OBJECT, "of the block 'embed' has parameters that are not of the block"),
+    (matrices, r"block 'layers\.0' does not have .*layers\.0\.up\.bias.*requires_grad_\(False\)"),
+]
+
+
+@pytest.mark.parametrize("optimizer, problem", REFUSED)
+def test_what_is_refused(device, optimizer, problem):
     net = Net()
-    for optimizer, problem in (
-        (torch.optim.SGD(net.parameters(), lr=0.1), r"is an object \(SGD\).*lambda parameters: torch\.optim"),
-        ("adam", r"'adam' is no function.*lambda parameters: torch\.optim"),
-    ):
-        with pytest.raises(TypeError, match=problem):
-            st.stream(net, device, optimizer=optimizer)
-    with st.stream(net, device, optimizer=torch.optim.SGD):  # a class is a function of this kind
-        pass
-
-
-def test_an_optimizer_of_nothing_or_of_other_parameters_is_refused(device):
-    net, before = Net(), torch.nn.Parameter(torch.zeros(1))
-    for make, problem in (
-        (lambda _: torch.optim.SGD([{"params": []}], lr=0.1), "has no parameters, so it would train nothing"),
-        (lambda _: torch.optim.SGD([before], lr=0.1), "has parameters that are not of the block"),
-        (lambda _: torch.optim.SGD(net.parameters(), lr=0.1), "has parameters that are not of the block"),
-    ):
-        with pytest.raises(ValueError, match=f"the optimizer of the block 'embed' {problem}"):
-            st.stream(net, device, blocks="layers.*", optimizer=make)
-
-
-def test_an_optimizer_that_leaves_parameters_out_is_refused(device):
-    net = Net()
-    with pytest.raises(
-        ValueError, match=r"block 'layers\.0' does not have .*layers\.0\.up\.bias.*requires_grad_\(False\)"
-    ):
-        st.stream(
-            net,
-            device,
-            blocks="layers.*",
-            optimizer=lambda parameters: torch.optim.SGD([one for one in parameters if one.dim() > 1], lr=0.1),
-        )
+    with pytest.raises((TypeError, ValueError), match=problem):
+        st.stream(net, device, blocks="layers.*", optimizer=optimizer)
     for name, one in net.named_parameters():
         one.requires_grad_(one.dim() > 1)
-    with st.stream(net, device, blocks="layers.*", optimizer=torch.optim.SGD):
+    with st.stream(net, device, blocks="layers.*", optimizer=torch.optim.SGD):  # a class is a function of this kind
         pass
 
 
@@ -94,7 +80,7 @@ def test_two_optimizers_in_one(device, batches):
         for tokens in batches:
             loss_of(net(tokens)).backward()
         assert all(one.grad is None for one in net.parameters()) and len(streamed.optimizers) > 4
-    assert all(torch.equal(one, other.state_dict()[name]) for name, one in net.state_dict().items())
+    assert same_state(net, other)
 
 
 def train(net, device, budget, batches, make, schedule=None, saved=None):
@@ -129,7 +115,7 @@ def test_training_goes_on_with_another_budget(device, batches, tmp_path, make, s
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)
     rest = train(again, device, "100%", batches[3:], make, schedule, saved)
     assert first["blocks"] > rest["blocks"]
-    assert all(torch.equal(one, other.state_dict()[name]) for name, one in again.state_dict().items())
+    assert same_state(again, other)
     assert rest["optimizer"]["param_groups"] == whole["optimizer"]["param_groups"]
 
 

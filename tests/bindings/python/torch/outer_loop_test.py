@@ -4,25 +4,11 @@ do nothing to weights that are trained while they are streamed.
 
 import pytest
 import torch
-from models import Net, size_of
+from models import Net, loss_of, sgd, size_of
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import libstagehand.torch as st
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def loss_of(out):
-    return out["logits"].square().mean()
-
-
-@pytest.fixture
-def tokens():
-    return torch.randint(0, 50, (3, 7))
-
 
 REMEDY = r".*Trainer of transformers.*streamed\.accumulate\(\).*streamed\.optimize\(\).*streamed\.optimizers"
 
@@ -79,29 +65,6 @@ def test_an_optimizer_of_other_parameters(device, tokens):
         assert nn.utils.clip_grad_norm_([net.embed.weight], 1.0)
         outer.step()
     assert not torch.equal(net.embed.weight, before)
-
-
-class Two(torch.optim.Optimizer):
-    """An optimizer of two, as Muon needs it."""
-
-    def __init__(self, parameters):
-        self.parts = [torch.optim.SGD([one], lr=0.1) for one in parameters]
-        super().__init__(parameters, {"lr": 0.1})
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
-
-    def step(self):
-        for part in self.parts:
-            part.step()
-
-
-def test_optimizers_in_the_optimizer_of_a_block(device, tokens):
-    net, other = Net(), Net()
-    other.load_state_dict(net.state_dict())
-    loss_of(other(tokens)).backward()
-    Two(list(other.parameters())).step()
-    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=Two):
-        loss_of(net(tokens)).backward()
-    assert all(torch.equal(value, net.state_dict()[name]) for name, value in other.state_dict().items())
 
 
 class Data(torch.utils.data.Dataset):

@@ -3,8 +3,15 @@ does.
 """
 
 import ctypes
+import gc
 
+import pytest
 import torch
+
+import libstagehand as sh
+from libstagehand.torch import _pools
+
+MIB = 1 << 20
 
 
 class Functions:
@@ -60,3 +67,28 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return Pool.current
+
+
+@pytest.fixture
+def device(request):
+    """A host with little memory: that of the module's BUDGET, and a third more outside the budget."""
+    budget = getattr(request.module, "BUDGET", 48 * MIB)
+    with sh.Device("host", budget_bytes=budget, backend_options=f"capacity={budget * 4 // 3};poison=1") as device:
+        yield device
+    gc.collect()
+
+
+@pytest.fixture
+def current(device, monkeypatch):
+    """Takes the host for a GPU, also in pausable(). Returns the pools in use."""
+    monkeypatch.setattr(_pools, "_gpu", lambda _: device)
+    monkeypatch.setattr(_pools, "_pools", {})
+    yield stand_in(monkeypatch)
+    for pool in _pools._pools.values():
+        for segment in [segment for id in pool._ids for segment in id]:
+            pool._pool.functions.free(segment["address"])
+        pool._hooks.close()
+
+
+def is_all(address, value, size=2 * MIB):
+    return ctypes.string_at(address, size) == bytes([value]) * size

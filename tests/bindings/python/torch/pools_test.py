@@ -3,28 +3,20 @@ host, and a stand-in does PyTorch's part. gpu_pools_test.py has PyTorch's own.
 """
 
 import ctypes
-import gc
 import random
 import threading
 import weakref
 
 import pytest
 import torch
-from pools_on_host import Functions, stand_in
+from pools_on_host import MIB, Functions, current, device, is_all  # noqa: F401
 
 import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand._segments import unused_ranges
 from libstagehand.torch import _pool_hooks, _pools
 
-MIB = 1 << 20
-
-
-@pytest.fixture
-def device():
-    with sh.Device("host", budget_bytes=192 * MIB, backend_options="capacity=256MiB;poison=1") as device:
-        yield device
-    gc.collect()
+BUDGET = 192 * MIB
 
 
 def functions_of(hooks):
@@ -131,18 +123,6 @@ def test_tags_are_checked():
         _pool_hooks.PoolHooks("nothing", 0, "tag", sh.Contents.STAGE)
 
 
-@pytest.fixture
-def current(device, monkeypatch):
-    """Takes the host for a GPU. Returns the pools in use."""
-    monkeypatch.setattr(_pools, "_gpu", lambda device: device)
-    monkeypatch.setattr(_pools, "_pools", {})
-    yield stand_in(monkeypatch)
-    for pool in _pools._pools.values():
-        for segment in [segment for id in pool._ids for segment in id]:
-            pool._pool.functions.free(segment["address"])
-        pool._hooks.close()
-
-
 def test_a_pool_of_pytorch(device, current):
     pool = st.pausable("weights", device)
     assert pool.pause().tag_count == pool.resume().tag_count == 0
@@ -161,7 +141,7 @@ def test_a_pool_of_pytorch(device, current):
         pass
     assert current == []
     assert pool.resume().tag_count == 1 and pool.resume(repeat=True).tag_count == 0
-    assert ctypes.string_at(address, 2 * MIB) == b"\5" * (2 * MIB)
+    assert is_all(address, 5, 2 * MIB)
 
 
 def test_a_pause_copies_what_tensors_use(device, current):
@@ -173,7 +153,7 @@ def test_a_pause_copies_what_tensors_use(device, current):
     assert gone.device_bytes == 8 * MIB and gone.copied_bytes == 4 * MIB
     assert device.occupancy("weights").host_bytes == 4 * MIB
     pool.resume()
-    assert ctypes.string_at(address, 3 * MIB) == b"\5" * (3 * MIB)
+    assert is_all(address, 5, 3 * MIB)
 
 
 def test_pools_are_kept_by_device_tag_and_contents(device, current):
@@ -259,7 +239,7 @@ def test_a_closed_pool_keeps_its_tensors(device, current, monkeypatch):
     assert freed == [1] and _pools._pools == {}
     device.pause("weights")
     device.resume()
-    assert ctypes.string_at(address, 2 * MIB) == b"\5" * (2 * MIB)
+    assert is_all(address, 5, 2 * MIB)
     with pytest.raises(sh.UsageError, match="the pool is closed"), pool:
         pass
     assert functions.alloc(2 * MIB) is None

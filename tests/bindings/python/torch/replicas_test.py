@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from models import Net, equal, gradients, loss_of, size_of, with_lora
+from models import Net, equal, gradients, loss_of, same_state, size_of, with_lora
 from torch import nn
 
 import libstagehand.torch as st
@@ -19,19 +19,19 @@ def group(tmp_path, monkeypatch):
     torch.distributed.destroy_process_group()
 
 
-def sgd(parameters):
+def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def test_distributed_training_of_streamed_weights(device, tokens, group):
     net = Net()
     plain = copy.deepcopy(net)
-    optimizer = sgd(plain.parameters())
+    optimizer = momentum(plain.parameters())
     parallel = nn.parallel.DistributedDataParallel(net)
     refused = pytest.raises(
         RuntimeError, match="DistributedDataParallel adds up gradients at the end of a backward, after the steps"
     )
-    with st.stream(net, device, budget=size_of(net) // 4, optimizer=sgd) as streamed:
+    with st.stream(net, device, budget=size_of(net) // 4, optimizer=momentum) as streamed:
         for _ in range(3):
             with refused:
                 parallel(tokens)
@@ -44,12 +44,12 @@ def test_distributed_training_of_streamed_weights(device, tokens, group):
                 loss.backward()
             streamed.optimize()
             assert torch.equal(loss, want)
-        assert all(torch.equal(value, plain.state_dict()[name]) for name, value in net.state_dict().items())
+        assert same_state(net, plain)
         with streamed.accumulate():
             loss = loss_of(parallel(tokens))
         with refused:
             loss.backward()
-        assert all(torch.equal(value, plain.state_dict()[name]) for name, value in net.state_dict().items())
+        assert same_state(net, plain)
         net.zero_grad()
 
 

@@ -2,49 +2,17 @@
 
 import copy
 import re
+from functools import partial
 
 import pytest
 import torch
-from models import PAGE, Layer, Net, equal, gradients, loss_of, size_of, with_lora
+import zoo
+from models import PAGE, Layer, Net, equal, gradients, host, loss_of, sgd, size_of, told, with_lora
 from torch import nn
+from zoo import tensors
 
 import libstagehand as sh
 import libstagehand.torch as st
-
-transformers = pytest.importorskip("transformers")
-
-_SMALL = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
-_VISION = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 4, "num_attention_heads": 4}
-_IMAGE = {"image_size": 32, "patch_size": 8}
-_HALF = {"decoder_" + key: value for key, value in {"layers": 3, "attention_heads": 4, "ffn_dim": 160}.items()}
-_OTHER_HALF = {key.replace("decoder", "encoder"): value for key, value in _HALF.items()}
-
-
-def text():
-    return {"input_ids": torch.randint(3, 200, (2, 9))}
-
-
-def image(size=32):
-    return {"pixel_values": torch.randn(2, 3, size, size)}
-
-
-def both():
-    return {**text(), "decoder_input_ids": torch.randint(3, 200, (2, 5))}
-
-
-def clip():
-    parts = {
-        "text_config": {**_SMALL, "intermediate_size": 160, "max_position_embeddings": 32, "eos_token_id": 255},
-        "vision_config": {**_VISION, **_IMAGE},
-    }
-    return transformers.CLIPModel(transformers.CLIPConfig(**parts, projection_dim=32))
-
-
-def of(model, config, inputs, **options):
-    def make():
-        return getattr(transformers, model)(getattr(transformers, config)(**options))
-
-    return pytest.param(make, inputs, id=model)
 
 
 class Own(nn.Module):
@@ -66,67 +34,21 @@ def tied():
     return net
 
 
-CASES = [
-    of("BertForMaskedLM", "BertConfig", text, **_SMALL, intermediate_size=160),
-    of("BertModel", "BertConfig", text, **_SMALL, intermediate_size=160),
-    pytest.param(clip, lambda: {**text(), **image()}, id="CLIP"),
-    of("ConvNextForImageClassification", "ConvNextConfig", image, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 3, 1]),
-    of("LlamaForCausalLM", "LlamaConfig", text, **_SMALL, intermediate_size=160),
-    of("LlamaForCausalLM", "LlamaConfig", text, **_SMALL, intermediate_size=160, tie_word_embeddings=True),
-    of("T5ForConditionalGeneration", "T5Config", both, vocab_size=256, d_model=64, d_kv=16, d_ff=160, num_layers=3),
-    of("GPT2LMHeadModel", "GPT2Config", text, vocab_size=256, n_positions=64, n_embd=64, n_layer=4, n_head=4),
-    of("ViTForImageClassification", "ViTConfig", image, **_VISION, **_IMAGE),
-    of("Dinov2Model", "Dinov2Config", image, **_VISION, **_IMAGE),
-    of("BeitModel", "BeitConfig", image, **_VISION, **_IMAGE),
-    of(
-        "DebertaV2ForMaskedLM",
-        "DebertaV2Config",
-        text,
-        **_SMALL,
-        intermediate_size=160,
-        relative_attention=True,
-        position_buckets=8,
-        pos_att_type=["p2c", "c2p"],
-    ),
-    of("BartForConditionalGeneration", "BartConfig", both, vocab_size=256, d_model=64, **_HALF, **_OTHER_HALF),
-    of("AlbertForMaskedLM", "AlbertConfig", text, **_SMALL, embedding_size=32, intermediate_size=160),
-    of("ElectraForMaskedLM", "ElectraConfig", text, **_SMALL, embedding_size=32, intermediate_size=160),
-    of(
-        "MixtralForCausalLM",
-        "MixtralConfig",
-        text,
-        **_SMALL,
-        intermediate_size=64,
-        num_key_value_heads=2,
-        num_local_experts=4,
-    ),
-    of("MambaForCausalLM", "MambaConfig", text, vocab_size=256, hidden_size=64, state_size=8, num_hidden_layers=4),
-    of("OPTForCausalLM", "OPTConfig", text, **_SMALL, ffn_dim=160, word_embed_proj_dim=32, pad_token_id=1),
-    pytest.param(Net, lambda: {"tokens": torch.randint(0, 50, (3, 7))}, id="Net"),
-    pytest.param(Own, lambda: {"tokens": torch.randint(0, 50, (3, 7))}, id="own"),
-    pytest.param(lambda: Own(lambda: Own()), lambda: {"tokens": torch.randint(0, 50, (3, 7))}, id="own in own"),
-    pytest.param(lambda: Own(tied), lambda: {"tokens": torch.randint(0, 50, (3, 7))}, id="own and tied"),
-]
-
-
-def tensors(out):
-    if isinstance(out, torch.Tensor):
-        return [out]
-    values = out.values() if hasattr(out, "values") else out if isinstance(out, (tuple, list)) else []
-    return [tensor for value in values for tensor in tensors(value)]
-
-
-def told(error):
-    """The bytes of the smallest budget that a message tells."""
-    found = re.search(r"the model needs at least (?:[^()]*?\()?(\d+) bytes", str(error))
-    assert found, f"no number is told: {error}"
-    return int(found[1])
+TRANSFORMERS = (
+    "BertForMaskedLM BertModel CLIPModel ConvNextForImageClassification LlamaForCausalLM T5ForConditionalGeneration "
+    "GPT2LMHeadModel ViTForImageClassification Dinov2ForImageClassification BeitModel DebertaV2ForMaskedLM "
+    "BartForConditionalGeneration AlbertForMaskedLM ElectraForMaskedLM MixtralForCausalLM MambaForCausalLM "
+    "OPTForCausalLM"
+)
+CASES = {name: partial(zoo.made, name) for name in TRANSFORMERS.split()}
+CASES["tied Llama"] = partial(zoo.made, "LlamaForCausalLM", tie_word_embeddings=True)
+OWN = {"Net": Net, "own": Own, "own in own": lambda: Own(lambda: Own()), "own and tied": lambda: Own(tied)}
+CASES |= {name: lambda make=make: (make(), {"tokens": torch.randint(0, 50, (3, 7))}) for name, make in OWN.items()}
 
 
 def on_a_device(model, budget, run):
-    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1", budget_bytes=budget) as device:
-        with st.stream(model, device):
-            return run()
+    with host(budget) as device, st.stream(model, device):
+        return run()
 
 
 def by_its_name(model, budget, run):
@@ -135,10 +57,10 @@ def by_its_name(model, budget, run):
 
 
 @pytest.mark.parametrize("way", [on_a_device, by_its_name])
-@pytest.mark.parametrize("make, inputs", CASES)
-def test_it_works_and_less_is_refused(make, inputs, way):
-    model = make().eval().requires_grad_(False)
-    inputs = inputs()
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_it_works_and_less_is_refused(make, way):
+    model, inputs = make()
+    model.eval().requires_grad_(False)
     want = tensors(model(**inputs))
     assert want
 
@@ -227,11 +149,10 @@ def test_of_two_models(kinds, tokens):
     want = [tensors(model(tokens)) for model in models]
 
     def run(budget):
-        with sh.Device("host", page_bytes=PAGE, backend_options="poison=1", budget_bytes=budget) as device:
-            with st.stream(models[0], device), st.stream(models[1], device):
-                for _ in range(3):
-                    for model, one in zip(models, want):
-                        assert equal(tensors(model(tokens)), one)
+        with host(budget) as device, st.stream(models[0], device), st.stream(models[1], device):
+            for _ in range(3):
+                for model, one in zip(models, want):
+                    assert equal(tensors(model(tokens)), one)
 
     budget, numbers = PAGE, []
     while len(numbers) < 3:
@@ -273,17 +194,16 @@ def test_with_training(kind, tokens):
     other = copy.deepcopy(net)
 
     def resident():
-        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        optimizer = sgd(other.parameters())
         for _ in range(3):
             loss_of(other(tokens)).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def streamed(budget):
-        with sh.Device("host", page_bytes=PAGE, backend_options="poison=1", budget_bytes=budget) as device:
-            with st.stream(net, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
-                for _ in range(3):
-                    loss_of(net(tokens)).backward()
+        with host(budget) as device, st.stream(net, device, optimizer=sgd):
+            for _ in range(3):
+                loss_of(net(tokens)).backward()
 
     resident()
     with pytest.raises(sh.BudgetError) as tiny:

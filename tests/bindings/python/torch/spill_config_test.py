@@ -152,6 +152,7 @@ def test_small_results_are_computed_again(device):
     want = step(model, x)
     size = 16 * 64 * 4  # of the norm's result and of four activations
     least = {"vram_high_watermark_mb": 0, "vram_low_watermark_mb": 0, "telemetry_enabled": False}
+    least |= {"pinned_pool_classes_mb": [1], "slabs_per_class": [1]}
     for threshold, computed in ((0, None), (size, 0), (size + 1, 1)):
         config = {**least, "recompute_threshold_bytes": threshold}
         with spilling(model, device, config=config) as spilled:

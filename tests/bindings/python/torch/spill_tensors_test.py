@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 from models import equal
-from spilling import away, nothing_is_left, spilling, step
+from spilling import away, check_model, nothing_is_left, spilling
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -46,37 +46,25 @@ def same(got, want):
     )
 
 
-def test_trap_1_a_change_of_a_kept_tensor(device):
-    with spilling(None, device, keep="1GiB"):
-        x = torch.randn(100)
-        y = torch.ones(1, requires_grad=True) * x
+@pytest.mark.parametrize("when", ["kept", "leaving", "away"])
+def test_trap_1_a_change_of_a_saved_tensor(device, delayed, when):
+    """It is told as by PyTorch, and is harmless after the tensor has left."""
+    with spilling(None, delayed if when == "leaving" else device, keep="1GiB" if when == "kept" else 0) as spilled:
+        x, weight = torch.randn(100), torch.ones(1, requires_grad=True)
+        want, y = x.sum().view(1), weight * x
+        if when == "away":
+            away(spilled)
+        assert when != "leaving" or spilled.stats().leaving_bytes == 400
         x.add_(1)
+        if when == "leaving":
+            away(spilled)
+            assert spilled.stats().away_bytes == 400
+        if when == "away":
+            y.sum().backward()
+            assert torch.equal(weight.grad, want)
+            return
         with pytest.raises(RuntimeError, match="modified by an inplace operation.* version 1; expected version 0"):
             y.sum().backward()
-
-
-def test_trap_1_a_change_while_the_copy_leaves(delayed):
-    with spilling(None, delayed) as spilled:
-        x = torch.randn(100)
-        y = torch.ones(1, requires_grad=True) * x
-        assert spilled.stats().leaving_bytes == 400
-        x.add_(1)
-        away(spilled)
-        assert spilled.stats().away_bytes == 400
-        with pytest.raises(RuntimeError, match="modified by an inplace operation.* version 1; expected version 0"):
-            y.sum().backward()
-
-
-def test_a_change_after_the_tensor_has_left_is_harmless(device):
-    with spilling(None, device) as spilled:
-        x = torch.randn(100)
-        want = x.clone()
-        weight = torch.ones(1, requires_grad=True)
-        y = weight * x
-        away(spilled)
-        x.add_(1)
-        y.sum().backward()
-        assert torch.equal(weight.grad, want.sum().view(1))
 
 
 @pytest.mark.parametrize("keep", [0, 1 << 30])
@@ -94,26 +82,29 @@ def test_trap_2_no_cycle(device, keep):
         gc.enable()
 
 
-def test_trap_3_views_of_one_storage(device):
+def views(x):
+    yield from (x, x.t(), x[1:], x[:, 3:9], x.view(-1), x.view(8, 512), x.view(torch.int32), x[::2], x.diagonal(), x[5])
+
+
+def parts(x):
+    flat = x.view(-1)
+    yield from (flat[4000:], flat[4090:], flat.as_strided((3, 4), (100, 7), 2000), flat.unfold(0, 10, 3)[1000:1010])
+    yield from (flat[1:4095:7], flat[1:100], flat[3001:3100], flat[16:32])
+
+
+@pytest.mark.parametrize("make", [views, parts])
+def test_traps_3_and_5_views_of_one_storage(device, make):
+    """They share copies, and lie as aligned as before, on which kernels may depend."""
     with spilling(None, device) as spilled:
         x = torch.randn(64, 64)
-        views = [
-            x,
-            x.t(),
-            x[1:],
-            x[:, 3:9],
-            x.view(-1),
-            x.view(8, 512),
-            x.view(torch.int32),
-            x[::2],
-            x.diagonal(),
-            x[5],
-        ]
-        got = saved(*views, spilled=spilled)
-        assert all(map(same, got, views))
+        wanted = list(make(x))
+        got = saved(*wanted, spilled=spilled)
+        assert all(map(same, got, wanted))
+        assert [one.data_ptr() % 64 for one in got] == [one.data_ptr() % 64 for one in wanted]
         stats = spilled.stats()
-        assert stats.saved == 10 and stats.shared >= 7 and stats.spill_bytes <= x.nbytes * 2
-        assert len({one.untyped_storage().data_ptr() for one in got}) < 10
+        assert stats.restored and stats.saved == len(wanted) and stats.spill_bytes <= x.nbytes * 2
+        if make is views:
+            assert stats.shared >= 7 and len({one.untyped_storage().data_ptr() for one in got}) < 10
 
 
 def test_trap_3_ten_views_cost_one_copy(device):
@@ -139,11 +130,7 @@ def test_tensors_of_one_storage_with_versions_of_their_own(device, recompute):
             a, b, c, d = self.gates(x).unsafe_chunk(4, 1)
             return a.sigmoid_() * b.tanh_() + c.sigmoid_() * d[:, :48].sigmoid_().sum()
 
-    model, x = Gates(), torch.randn(512, 64)
-    want = step(model, x)
-    with spilling(model, device, recompute=recompute) as spilled:
-        for _ in range(4):
-            assert equal(step(model, x), want) and nothing_is_left(spilled)
+    check_model(device, Gates(), torch.randn(512, 64), steps=4, recompute=recompute)
 
 
 def test_a_part_of_a_storage_and_its_views_share_a_copy(device):
@@ -218,24 +205,6 @@ def test_contents_that_change_are_another_copy(device):
             assert (Save.seen[0] == number + 1).all()
         Save.seen = None
         assert spilled.stats().shared == 0
-
-
-def test_trap_5_views_with_an_offset(device):
-    with spilling(None, device) as spilled:
-        x = torch.arange(10000.0)
-        views = [x[9000:], x[9990:], x.as_strided((3, 4), (100, 7), 5000), x.unfold(0, 10, 3)[1000:1010], x[1:9999:7]]
-        assert all(map(same, saved(*views, spilled=spilled), views))
-        assert spilled.stats().restored
-
-
-def test_alignment_stays(device):
-    """Kernels may depend on it."""
-    with spilling(None, device) as spilled:
-        x = torch.randn(10000)
-        views = [x[1:100], x[9001:9100], x[16:32]]
-        got = saved(*views, spilled=spilled)
-        assert [one.data_ptr() % 64 for one in got] == [one.data_ptr() % 64 for one in views]
-        assert spilled.stats().restored
 
 
 def test_trap_15_weights_stay(device):

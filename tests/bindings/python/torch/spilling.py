@@ -1,7 +1,9 @@
-"""What the tests of spill_activations() share: models, and the gradients of a step."""
+"""What the tests of spill_activations() share: models, the gradients of a step, and the comparison of a program."""
 
 import torch
+from models import equal
 from torch import nn
+from torch.nn import functional as F
 
 import libstagehand.torch as st
 
@@ -72,20 +74,84 @@ MODELS = {
 }
 
 
-def made(name):
+class Norm(nn.Module):
+    """As the Llama of transformers has it."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return self.weight * x.to(dtype)
+
+
+class Gated(nn.Module):
+    """The layer of a Llama without its attention."""
+
+    def __init__(self, width=64, wide=256, norm=Norm):
+        super().__init__()
+        self.norm = norm(width)
+        self.gate, self.up, self.down = nn.Linear(width, wide), nn.Linear(width, wide), nn.Linear(wide, width)
+
+    def forward(self, x):
+        h = self.norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Attention(nn.Module):
+    """Attention as products of matrices, with dropout."""
+
+    def __init__(self, width=64, function=F.dropout):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.GroupNorm(4, width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dropout = function
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x.transpose(1, 2)).transpose(1, 2)).chunk(3, -1)
+        weights = self.dropout((q @ k.transpose(1, 2) / 8).float().softmax(-1).to(x.dtype), 0.1)
+        return x + self.dropout(self.out(weights @ v), 0.1)
+
+
+class Calls(nn.Module):
+    """Two layers around a function of this module."""
+
+    def __init__(self, function, width=64):
+        super().__init__()
+        self.one, self.two, self.function = nn.Linear(64, width), nn.Linear(64, 64), function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def chain(kind, count):
+    return nn.Sequential(*(kind() for _ in range(count)))
+
+
+def made(name, place="cpu"):
     """Returns a model in training mode, and its input."""
     kind, shape = MODELS[name]
-    return kind().train(), torch.randn(*shape)
+    return kind().train().to(place), torch.randn(*shape).to(place)
 
 
-def step(model, x, seed=3, between=lambda: None):
+def nothing():
+    pass
+
+
+def step(model, x, seed=3, between=nothing):
     """Returns the loss and the gradients of one step."""
     torch.manual_seed(seed)
     model.zero_grad(set_to_none=True)
     loss = model(x).square().mean()
     between()
     loss.backward()
-    return [loss.detach(), *(one.grad.clone() for one in model.parameters() if one.grad is not None)]
+    return [loss.detach(), *grads_of(model)]
+
+
+def grads_of(model):
+    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
 
 
 def spilling(model, device, **options):
@@ -102,7 +168,30 @@ def away(spilled):
 
 def nothing_is_left(spilled):
     """Whether no saved tensor is left, on the device or in host memory."""
-    stats = spilled.stats()
-    return stats.kept_bytes == stats.leaving_bytes == stats.away_bytes == 0 and all(
-        not one.saved and not one._recent and not one._on_host for one in spilled._devices.values()
+    stats, recompute = spilled.stats(), spilled._pack.recompute
+    return (
+        stats.kept_bytes == stats.leaving_bytes == stats.away_bytes == 0
+        and all(not one.saved and not one._recent and not one._on_host for one in spilled._devices.values())
+        and (recompute is None or not recompute._recent)
     )
+
+
+def check(device, program, model=None, steps=2, seed=3, **options):
+    """Compares what a program gives with and without spilling, and returns the scope. The program calls its argument
+    before its backward, so that the tensors have left by then in every other run.
+    """
+
+    def run(between):
+        torch.manual_seed(seed)
+        return program(between)
+
+    want = run(nothing)
+    with spilling(model, device, **options) as spilled:
+        for number in range(steps):
+            got = run(nothing if number % 2 else lambda: away(spilled))
+            assert equal(got, want) and nothing_is_left(spilled)
+    return spilled
+
+
+def check_model(device, model, x, **options):
+    return check(device, lambda between: step(model, x, between=between), model, **options)

@@ -3,8 +3,9 @@
 import pathlib
 import sys
 
-import libstagehand
 import pytest
+
+import libstagehand
 
 ROOT = pathlib.Path(__file__).parents[4]
 sys.path.insert(0, str(ROOT / "tests/tutorials"))

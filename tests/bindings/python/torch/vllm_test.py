@@ -4,7 +4,6 @@ GPU.
 
 import abc
 import ctypes
-import gc
 import importlib
 import pathlib
 import sys
@@ -13,13 +12,11 @@ import types
 
 import pytest
 import torch
-from pools_on_host import stand_in
+from pools_on_host import MIB, current, device, is_all  # noqa: F401
 
 import libstagehand as sh
 from libstagehand.compat import vllm as plugin
 from libstagehand.torch import _pools
-
-MIB = 1 << 20
 
 
 class SleepModeBackend(abc.ABC):
@@ -85,13 +82,6 @@ def config(backend="stagehand", sleeps=True):
 
 
 @pytest.fixture
-def device():
-    with sh.Device("host", budget_bytes=48 * MIB, backend_options="capacity=64MiB;poison=1") as device:
-        yield device
-    gc.collect()
-
-
-@pytest.fixture
 def vllm(monkeypatch):
     """Puts a stand-in in the place of vLLM. Returns its factory."""
     base = WorkerBase.__init__
@@ -120,26 +110,15 @@ def vllm(monkeypatch):
 
 
 @pytest.fixture
-def current(device, vllm, monkeypatch):
-    """Takes the host for the GPU. Returns the pools in use."""
-    monkeypatch.setattr(_pools, "_gpu", lambda ordinal: device)
-    monkeypatch.setattr(_pools, "_pools", {})
+def backend(device, vllm, current, monkeypatch):
+    """The sleep backend of a worker, with the host for the GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    yield stand_in(monkeypatch)
-    for pool in _pools._pools.values():
-        for segment in [segment for id in pool._ids for segment in id]:
-            pool._pool.functions.free(segment["address"])
-        pool._hooks.close()
+    return vllm.create_backend(config().model_config)
 
 
-def is_all(address, value, size):
-    return ctypes.string_at(address, size) == bytes([value]) * size
-
-
-def test_level_1_keeps_the_weights(device, vllm, current):
+def test_level_1_keeps_the_weights(device, backend, current):
     weights, _ = Worker(config()).load(current)
-    backend = vllm.create_backend(config().model_config)
     assert backend.state() == "RUNNING"
     backend.suspend(level=1)
     info = device.occupancy()
@@ -150,10 +129,9 @@ def test_level_1_keeps_the_weights(device, vllm, current):
     assert backend.state() == "RUNNING" and is_all(weights, len("weights"), 4 * MIB)
 
 
-def test_unused_segments_are_given_back_before_a_sleep(device, vllm, current, monkeypatch):
+def test_unused_segments_are_given_back_before_a_sleep(device, backend, current, monkeypatch):
     trims = []
     monkeypatch.setattr(_pools.PausablePool, "trim", lambda pool: trims.append(pool.tag))
-    backend = vllm.create_backend(config().model_config)
     backend.suspend()
     Worker(config()).load(current)
     backend.suspend(level=1)
@@ -164,21 +142,19 @@ def test_unused_segments_are_given_back_before_a_sleep(device, vllm, current, mo
     assert trims == ["weights"]
 
 
-def test_a_sleep_copies_what_tensors_use(device, vllm, current):
+def test_a_sleep_copies_what_tensors_use(device, backend, current):
     worker = Worker(config())
     with worker._maybe_get_memory_pool_context(tag="weights"):
         address = current[-1].segment((3 * MIB, "active_allocated"), (5 * MIB, "inactive"))
     ctypes.memset(address, 5, 8 * MIB)
-    backend = vllm.create_backend(config().model_config)
     backend.suspend(level=1)
     assert device.occupancy("weights").staged_bytes == 4 * MIB
     backend.resume()
     assert is_all(address, 5, 3 * MIB)
 
 
-def test_level_2_keeps_nothing(device, vllm, current):
+def test_level_2_keeps_nothing(device, backend, current):
     weights, _ = Worker(config()).load(current)
-    backend = vllm.create_backend(config().model_config)
     backend.suspend(level=2)
     assert device.occupancy().staged_bytes == 0
     backend.resume()
@@ -188,9 +164,8 @@ def test_level_2_keeps_nothing(device, vllm, current):
     assert backend.state() == "RUNNING"
 
 
-def test_tags_wake_one_by_one(device, vllm, current):
+def test_tags_wake_one_by_one(device, backend, current):
     weights, cache = Worker(config()).load(current)
-    backend = vllm.create_backend(config().model_config)
     backend.suspend()
     backend.resume(["weights", "of no memory"])
     assert backend.state() == "SUSPENDED" and is_all(weights, len("weights"), 4 * MIB)
@@ -206,9 +181,8 @@ def test_tags_wake_one_by_one(device, vllm, current):
     assert is_all(weights, len("weights"), 4 * MIB)
 
 
-def test_a_failed_wake_keeps_everything(device, vllm, current):
+def test_a_failed_wake_keeps_everything(device, backend, current):
     weights, _ = Worker(config()).load(current, weights=20 * MIB)
-    backend = vllm.create_backend(config().model_config)
     backend.suspend()
     other = device.alloc(40 * MIB, tag="other")
     with pytest.raises(sh.BudgetError):
@@ -219,10 +193,9 @@ def test_a_failed_wake_keeps_everything(device, vllm, current):
     assert backend.state() == "RUNNING" and is_all(weights, len("weights"), 20 * MIB)
 
 
-def test_memory_of_others_stays(device, vllm, current):
+def test_memory_of_others_stays(device, backend, current):
     other = device.alloc(2 * MIB, tag="other")
     Worker(config()).load(current)
-    backend = vllm.create_backend(config().model_config)
     backend.suspend()
     assert device.occupancy("other").state is sh.OccupancyState.RUNNING
     device.pause("other")
@@ -231,10 +204,9 @@ def test_memory_of_others_stays(device, vllm, current):
     other.close()
 
 
-def test_a_backend_without_memory(device, vllm, current):
+def test_a_backend_without_memory(device, backend, current):
     with Worker(config())._maybe_get_memory_pool_context("weights"):
         pass  # a pool of which no memory was taken
-    backend = vllm.create_backend(config().model_config)
     backend.suspend()
     backend.resume()
     backend.discard(("weights",))
