@@ -9,12 +9,12 @@ from ._callbacks import Exceptions
 from ._device import Device
 from ._errors import closed
 from ._generated import BlockInfo
-from ._lifetime import Closable, destroy_postponed, owned
+from ._lifetime import Closable, Owned, owned
 from ._native import ffi, lib
 from ._structs import result, struct
 
 
-class RuntimeBase:
+class RuntimeBase(Owned):
     """The handle of a runtime, its device, the state of its blocks, and its graphs, which close before it."""
 
     # Runtimes close before streams, because a runtime waits for the streams that it has seen.
@@ -23,7 +23,6 @@ class RuntimeBase:
     def __init__(self, device: Device, name: str | None) -> None:
         self.device = device
         self.name = name
-        self._handle: Any = ffi.NULL
         # The struct that the C helpers take: the handle, and the number of cancelled captures. A cancelled capture has
         # released the views that were held.
         self._core: Any = ffi.new("sh_py_runtime *")
@@ -43,11 +42,8 @@ class RuntimeBase:
         """
         for graph in list(self._graphs):
             graph.close()
-        handle, self._handle = self._handle, ffi.NULL
         self._core.handle = ffi.NULL
-        if handle:
-            ffi.release(handle)
-        destroy_postponed()
+        super().close()
 
     def _check(self, status: int, block: int = 0) -> int:
         return self._exceptions.check(status, block)

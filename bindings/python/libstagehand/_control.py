@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 from ._errors import check, closed, made
 from ._generated import ControlInfo
 from ._holders import note
-from ._lifetime import close_at_exit, destroy_postponed, owned
-from ._native import ffi, lib
+from ._lifetime import Owned, close_at_exit, destroy_postponed, owned
+from ._native import lib
 from ._structs import result, struct, text
 
 
-class Control:
+class Control(Owned):
     """Answers requests of other processes until a `with` ends, or until the object is closed or garbage. See
     Device.serve_control(). It keeps the device open.
     """
@@ -23,7 +22,6 @@ class Control:
 
     def __init__(self, device: Any, address: str | os.PathLike[str] | None, token: str | None) -> None:
         self.device = device
-        self._handle: Any = ffi.NULL
         handle = device._handle
         if not handle:
             raise closed("device")
@@ -41,14 +39,6 @@ class Control:
     def __repr__(self) -> str:
         return f"<libstagehand.Control of {self.device.name}{'' if self._handle else ' (closed)'}>"
 
-    def __enter__(self) -> Control:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def info(self) -> ControlInfo:
         """Returns the address and the counters."""
         info = struct("control_info")
@@ -61,7 +51,4 @@ class Control:
         """
         if self._handle:
             check(lib.sh_control_stop(self._handle))
-            # The handle is stopped, so its destructor finds nothing.
-            handle, self._handle = self._handle, ffi.NULL
-            ffi.release(handle)
-        destroy_postponed()
+        super().close()  # the handle is stopped, so its destructor finds nothing

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from ._errors import UsageError, check, closed, made
 from ._generated import BackendInfo, DeviceCaps, DeviceFlag, MemoryInfo
 from ._holders import holders_of, note
-from ._lifetime import destroy_postponed, owned
+from ._lifetime import Owned, destroy_postponed, owned
 from ._native import ffi, lib
 from ._occupancy import Occupied
 from ._structs import result, struct, text
 
 
-class Device(Occupied):
+class Device(Occupied, Owned):
     """A device with its budget. It is opened by name: "host", "cuda:0", "hip:1", "sim", "auto".
 
     Its runtimes, streams and memory keep the device open. The device closes with the last of them.
@@ -49,7 +48,6 @@ class Device(Occupied):
         ["cuda:1", "cuda:2"], or "auto": all devices that were opened with `helps=True`. Open them earlier to give them
         budgets.
         """
-        self._handle: Any = ffi.NULL
         destroy_postponed()
         options = struct("device_options")
         options.budget_bytes = budget_bytes
@@ -86,14 +84,6 @@ class Device(Occupied):
 
     def __repr__(self) -> str:
         return f"<libstagehand.Device {getattr(self, 'name', '')}{'' if self._handle else ' (closed)'}>"
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Gives up this reference to the device. The device closes with its last user."""

@@ -11,7 +11,7 @@ from ._callbacks import Captured
 from ._errors import UsageError, made
 from ._generated import Status
 from ._host import Stream
-from ._lifetime import close_at_exit, destroy_postponed, owned, postpone, thread
+from ._lifetime import Owned, close_at_exit, owned, postpone, thread
 from ._native import ffi, lib
 from ._scopes import _While
 
@@ -100,7 +100,7 @@ class Capture:
         return self._graph
 
 
-class Graph:
+class Graph(Owned):
     """The library's part of a captured step. The runtime's plan does not change until the graph is closed or garbage.
     The driver's graph must be launched only in `with graph.launch(stream):`, and not after the close.
     """
@@ -109,27 +109,16 @@ class Graph:
 
     def __init__(self, runtime: RuntimeBase, handle: Any, captured: Captured) -> None:
         self._runtime = runtime
-        self._handle: Any = owned(handle, lib.sh_graph_destroy, runtime._handle, captured)
+        self._handle = owned(handle, lib.sh_graph_destroy, runtime._handle, captured)
         runtime._graphs.add(self)  # the runtime closes its graphs first, because a launch may still be under way
         close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"<libstagehand.Graph of {self._runtime.name or 'a runtime'}{'' if self._handle else ' (closed)'}>"
 
-    def __enter__(self) -> Graph:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Waits until the launches have finished. After that the runtime's plan may change."""
-        handle, self._handle = self._handle, ffi.NULL
-        if handle:
-            ffi.release(handle)
-        destroy_postponed()
+        super().close()
 
     def launch(self, stream: Stream | int) -> Launch:
         """Use `with graph.launch(stream):` around one launch of the driver's graph on that stream. Its begin loads the

@@ -13,7 +13,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from ._native import ffi
 
@@ -51,6 +52,27 @@ def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> A
             destroy(raw)
 
     return ffi.gc(handle, finish)
+
+
+class Owned:
+    """What ends with close(), with a `with`, or as garbage. `_handle` is what it owns, or NULL once that has ended."""
+
+    _handle: Any = ffi.NULL
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it now. Does nothing if it has ended."""
+        handle, self._handle = self._handle, ffi.NULL
+        if handle:
+            ffi.release(handle)
+        destroy_postponed()
 
 
 def postpone(action: Callable[[], object]) -> None:

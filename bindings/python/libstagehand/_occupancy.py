@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from ._control import Control
 from ._errors import check, closed, made
 from ._generated import Contents, OccupancyChange, OccupancyInfo
 from ._holders import note
-from ._lifetime import destroy_postponed, owned
+from ._lifetime import Owned, destroy_postponed, owned
 from ._native import ffi, lib
 from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._structs import result, struct, text
@@ -153,7 +152,7 @@ def _names(tags: str | Iterable[str] | None) -> tuple[list[Any], Any]:
     return texts, ffi.new("char *[]", texts)
 
 
-class Allocation:
+class Allocation(Owned):
     """Device memory of an engine. It is freed when a `with` ends, or when the object is closed or garbage.
 
     The address stays the same. Nothing may use it while the tag is released.
@@ -170,7 +169,6 @@ class Allocation:
         format: int = 0,
     ) -> None:
         self.device = device
-        self._memory: Any = ffi.NULL
         handle = device._handle
         if not handle:
             raise closed("device")
@@ -181,24 +179,16 @@ class Allocation:
         free = functools.partial(lib.sh_free, handle)
         address = made("uint64_t *", lambda out: lib.sh_alloc(handle, bytes, options, out), free)
         self._statuses: list[int] = []
-        self._memory = owned(ffi.cast("void *", address), functools.partial(_free, handle, self._statuses), handle)
+        self._handle = owned(ffi.cast("void *", address), functools.partial(_free, handle, self._statuses), handle)
         self.address = int(address)
         """The device address of the first byte."""
         self.bytes = bytes
         self.tag = tag if tag is not None else "default"
-        note(self._memory, device.name, lambda: f"an Allocation of {bytes} bytes that is not closed")
+        note(self._handle, device.name, lambda: f"an Allocation of {bytes} bytes that is not closed")
 
     def __repr__(self) -> str:
-        closed = "" if self._memory else " (closed)"
+        closed = "" if self._handle else " (closed)"
         return f"<libstagehand.Allocation of {self.bytes} bytes, {self.tag!r}, on {self.device.name}{closed}>"
-
-    def __enter__(self) -> Allocation:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self.bytes
@@ -207,13 +197,10 @@ class Allocation:
         """Waits for the work on the device, unless the tag is released, and frees the memory. If that fails, the memory
         stays allocated until the device closes.
         """
-        memory, self._memory = self._memory, ffi.NULL
-        if memory:
-            ffi.release(memory)
+        super().close()
         statuses, self._statuses = self._statuses, []
         for status in statuses:
             check(status)
-        destroy_postponed()
 
 
 def _free(device: Any, statuses: list[int], memory: Any) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from ._errors import check
 from ._generated import Status
-from ._lifetime import thread
+from ._lifetime import Owned, thread
 from ._native import ffi, lib
 
 PauseFunction = Callable[[list[str]], object]
@@ -23,7 +22,7 @@ _numbers = itertools.count(1)
 _all: dict[int, PauseCallbacks] = {}
 
 
-class PauseCallbacks:
+class PauseCallbacks(Owned):
     """Functions that are called before a pause and after a resume, until they are closed or the device closes. See
     Device.on_pause().
     """
@@ -55,14 +54,6 @@ class PauseCallbacks:
         if status not in (Status.ERROR_INVALID_HANDLE, Status.ERROR_NOT_FOUND):  # the device has closed
             check(status)
         _all.pop(self._number, None)
-
-    def __enter__(self) -> PauseCallbacks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _names(tags: Any, count: int) -> list[str]:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from operator import index
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from ._base import RuntimeBase, open_handle
@@ -107,14 +106,6 @@ class Runtime(RuntimeBase):
         self._own(raw, handle, self._kept, self._pressure)
         note(self._handle, device.name, lambda: f"the runtime {name or ''}, which is not closed")
         close_at_exit(self)
-
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         super().close()

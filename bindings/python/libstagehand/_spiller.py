@@ -13,7 +13,7 @@ from ._errors import check, closed, made
 from ._generated import STREAM_HOST, SpillerStats, Status, TicketInfo, TicketState
 from ._holders import note
 from ._host import Stream
-from ._lifetime import close_at_exit, destroy_postponed, owned, postpone, thread
+from ._lifetime import Owned, close_at_exit, destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
 from ._scopes import _While
 from ._structs import result, struct, text
@@ -28,7 +28,7 @@ def _stream(stream: Stream | int | None) -> int:
     return STREAM_HOST if stream is None else index(stream)
 
 
-class Spiller:
+class Spiller(Owned):
     """The saved tensors of one training job on a device. A stream is a native handle as an integer, or a Stream, or
     None if the calling thread itself computes. The C header spill.h describes the arguments and the calls.
 
@@ -56,7 +56,6 @@ class Spiller:
         pack: bool = False,
     ) -> None:
         self.device = device
-        self._handle: Any = ffi.NULL
         destroy_postponed()
         options = struct("spiller_options")
         if keep_bytes is not None:
@@ -84,20 +83,9 @@ class Spiller:
     def __repr__(self) -> str:
         return f"<libstagehand.Spiller on {self.device.name}{'' if self._handle else ' (closed)'}>"
 
-    def __enter__(self) -> Spiller:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Waits for copies in flight, and ends all tickets."""
-        handle, self._handle = self._handle, ffi.NULL
-        if handle:
-            ffi.release(handle)
-        destroy_postponed()
+        super().close()
 
     def _check(self, status: int, block: int = 0) -> int:
         return check(status)
@@ -234,14 +222,6 @@ class Ticket:
         """Whether the tensor left the device when it was saved. collect() tells of tensors that leave later."""
         self._held = held  # the number, which is 0 until the call that saves the tensor has written it
 
-    def __enter__(self) -> Ticket:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
     def __index__(self) -> int:
         return int(self._held[0])
 
@@ -249,6 +229,14 @@ class Ticket:
 
     def __repr__(self) -> str:
         return f"<libstagehand.Ticket {int(self)}>" if self._held[0] else "<libstagehand.Ticket (released)>"
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     def info(self) -> TicketInfo:
         info = struct("ticket_info")

@@ -18,7 +18,7 @@ class PinnedCopies:
 
     def allocate(self, device: Device, bytes: int) -> PinnedMemory:
         memory = PinnedMemory(device, bytes)
-        note(memory._memory, device.name, self._told, uses_budget=False)
+        note(memory._handle, device.name, self._told, uses_budget=False)
         return memory
 
     def _told(self) -> str | None:

@@ -46,9 +46,7 @@ def least_bytes(root: nn.Module, units: Units, max_held: int, budget: int, page:
 
 
 def _largest_unordered(units: Units, page: int) -> int:
-    return max(
-        (in_pages([block], page) for blocks in units.values() for block in blocks if block.unordered), default=0
-    )
+    return max((in_pages([block], page) for blocks in units.values() for block in blocks if block.unordered), default=0)
 
 
 def _most_nested(root: nn.Module, units: Units, page: int) -> int:
