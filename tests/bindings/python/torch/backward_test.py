@@ -7,7 +7,19 @@ import weakref
 
 import pytest
 import torch
-from models import Layer, Net, equal, gradients, host, loss_of, nothing_is_held, refused, size_of, with_lora
+from models import (
+    Layer,
+    Net,
+    check_streamed,
+    equal,
+    gradients,
+    host,
+    loss_of,
+    nothing_is_held,
+    refused,
+    size_of,
+    with_lora,
+)
 from torch import nn
 
 import libstagehand as sh
@@ -26,15 +38,10 @@ def quarter(net):
 
 @pytest.mark.parametrize("blocks", [None, "layers.*"])
 def test_trap_38_weights_are_there_again_for_their_backward(device, net, tokens, quarter, blocks):
-    want = gradients(net, tokens)
-    with st.stream(net, device, budget=quarter, blocks=blocks) as streamed:
-        for _ in range(4):
-            assert equal(gradients(net, tokens), want)
-            assert nothing_is_held(streamed)
-        stats = streamed.stats()
-        assert stats.steps == 4 and stats.held_bytes <= quarter
-        assert net.layers[0].up.down.grad is not None and "layers.0.up.down" not in sum(streamed.blocks().values(), [])
-    assert equal(gradients(net, tokens), want)
+    streamed = check_streamed(device, net, lambda: gradients(net, tokens), 4, budget=quarter, blocks=blocks)
+    stats = streamed.stats()
+    assert stats.steps == 4 and stats.held_bytes <= quarter
+    assert net.layers[0].up.down.grad is not None and "layers.0.up.down" not in sum(streamed.blocks().values(), [])
 
 
 def test_trap_38_without_that_the_weights_are_not_there(device, net, tokens, quarter, monkeypatch):
@@ -70,11 +77,7 @@ def test_trap_39_inputs_without_a_gradient_and_dict_outputs(device, quarter, tok
             return {"logits": self.head(x["x"]), "hidden": x["x"]}
 
     model = Model()
-    want = gradients(model, tokens)
-    with st.stream(model, device, budget=quarter, blocks="layers.*") as streamed:
-        for _ in range(3):
-            assert equal(gradients(model, tokens), want)
-            assert nothing_is_held(streamed)
+    check_streamed(device, model, lambda: gradients(model, tokens), budget=quarter, blocks="layers.*")
 
 
 def test_a_graph_that_is_kept_is_run_again(device, net, tokens, quarter):
@@ -149,7 +152,6 @@ def test_a_backward_that_never_comes(device, tokens):
     with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*") as streamed:
         kept = net(tokens, hidden)["logits"]
         for _ in range(2):
-            hidden.grad = None
             assert equal(gradients(net, tokens, hidden), want)
         Tanh.nodes.clear()
         gc.collect()
@@ -161,7 +163,6 @@ def test_a_backward_that_never_comes(device, tokens):
             assert not any(ref() is not None for ref in Tanh.nodes)
         finally:
             gc.enable()
-        hidden.grad = None
         assert equal(gradients(net, tokens, hidden), want)
         assert nothing_is_held(streamed)
 
@@ -258,20 +259,13 @@ def test_trap_40_autocast(device, net, tokens, quarter):
         with torch.autocast("cpu", torch.bfloat16):
             return gradients(net, tokens)
 
-    want = step()
-    with st.stream(net, device, budget=quarter):
-        for _ in range(3):
-            assert equal(step(), want)
+    check_streamed(device, net, step, budget=quarter)
 
 
 def test_tied_weights_and_modules_called_twice(device, net, tokens):
     net.head.weight = net.embed.weight
     net.layers[5] = net.layers[2]
-    want = gradients(net, tokens)
-    with st.stream(net, device, budget=size_of(net) // 4) as streamed:
-        for _ in range(3):
-            assert equal(gradients(net, tokens), want)
-            assert nothing_is_held(streamed)
+    check_streamed(device, net, lambda: gradients(net, tokens), budget=size_of(net) // 4)
 
 
 class Three(torch.autograd.Function):
@@ -330,13 +324,9 @@ def test_a_node_that_reads_several_blocks(device, monkeypatch):
         assert seen == [3] * 4
 
 
-def test_random_delays_never_change_a_gradient(net, tokens, quarter):
-    """Trap 26."""
-    want = gradients(net, tokens)
+def test_trap_26_random_delays_never_change_a_gradient(net, tokens, quarter):
     with host(backend_options="poison=1;jitter_us=200;jitter_seed=3") as device:
-        with st.stream(net, device, budget=quarter, blocks="layers.*"):
-            for _ in range(20):
-                assert equal(gradients(net, tokens), want)
+        check_streamed(device, net, lambda: gradients(net, tokens), 20, budget=quarter, blocks="layers.*")
     gc.collect()
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from models import Layer, Net, equal, gradients, nothing_is_held, size_of, with_lora
+from models import Layer, Net, check_streamed, equal, gradients, nothing_is_held, size_of, with_lora
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -47,13 +47,8 @@ def test_trap_39_checkpoints(device, tokens, reentrant, inside):
         layer.reentrant = reentrant
     model = Checkpointed(net, reentrant, inside)
     hidden = torch.randn(3, 7, 64, requires_grad=True)  # reentrant ones need an input with a gradient
-    want = gradients(model, tokens, hidden)
-    with st.stream(model, device, budget=size_of(net) // 4, blocks="net.layers.*") as streamed:
-        for _ in range(3):
-            hidden.grad = None
-            assert equal(gradients(model, tokens, hidden), want)
-            assert nothing_is_held(streamed)
-        assert streamed.stats().steps == 3
+    options = {"budget": size_of(net) // 4, "blocks": "net.layers.*"}
+    assert check_streamed(device, model, lambda: gradients(model, tokens, hidden), **options).stats().steps == 3
 
 
 class WeightFirst(torch.autograd.Function):
@@ -102,7 +97,6 @@ def test_trap_39_a_checkpoint_over_several_blocks(device, tokens, reentrant, mon
             lambda weight: held.append(streamed._by_storage[weight.untyped_storage().data_ptr()].block.held()),
         )
         for _ in range(3):
-            hidden.grad = None
             assert equal(gradients(model, tokens, hidden), want)
             assert nothing_is_held(streamed)
     assert held == [True] * 24
@@ -154,7 +148,6 @@ def test_checkpoints_whose_functions_read_weights_of_several_blocks(device, toke
     model, hidden = ReadsOthers(net, outer, inner), torch.randn(3, 7, 64, requires_grad=True)
 
     def step():
-        hidden.grad = None
         return [*gradients(model, tokens, hidden)[:1], hidden.grad, *(layer.up.weight.grad for layer in net.layers)]
 
     want = step()

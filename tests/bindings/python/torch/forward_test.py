@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from models import PAGE, Layer, Net, host, refused, size_of
+from models import PAGE, Layer, Net, check_streamed, host, refused, size_of
 from torch import nn
 
 import libstagehand as sh
@@ -32,10 +32,7 @@ def test_bit_equal_in_a_quarter(device, net, tokens, quarter, blocks, mode):
 
 def test_memory_of_the_device_stays_below_its_budget(net, tokens, quarter):
     with host(quarter) as device:
-        want = net(tokens)
-        with st.stream(net, device):
-            for _ in range(3):
-                assert equal(net(tokens), want)
+        check_streamed(device, net, lambda: outputs(net, tokens))
         assert 0 < device.memory().peak_bytes <= quarter
 
 
@@ -75,23 +72,19 @@ class Owner(nn.Module):
 
 
 def test_parameters_that_a_module_has_beside_its_layers(device):
-    model = Owner().requires_grad_(False)
-    x = torch.randn(2, 5, 64)
-    want = model(x)
-    with st.stream(model, device, budget=size_of(model) // 2) as streamed:
-        assert streamed.blocks()["Owner"] == ["scale", "list.0", "list.1", "list.2"]
-        assert "attention" in streamed.blocks()
-        for _ in range(3):
-            assert torch.equal(model(x), want)
+    model, x = Owner().requires_grad_(False), torch.randn(2, 5, 64)
+    blocks = check_streamed(device, model, lambda: [model(x)], budget=size_of(model) // 2).blocks()
+    assert blocks["Owner"] == ["scale", "list.0", "list.1", "list.2"] and "attention" in blocks
+
+
+def outputs(net, tokens):
+    return list(net(tokens).values())
 
 
 def test_tied_weights_are_a_block_that_both_users_acquire(device, net, tokens):
     net.head.weight = net.embed.weight
-    want = net(tokens)
-    with st.stream(net, device, budget=size_of(net) // 4) as streamed:
-        assert "embed and head" in streamed.blocks() and streamed.blocks()["embed and head"] == ["embed.weight"]
-        for _ in range(3):
-            assert equal(net(tokens), want)
+    streamed = check_streamed(device, net, lambda: outputs(net, tokens), budget=size_of(net) // 4)
+    assert "embed and head" in streamed.blocks() and streamed.blocks()["embed and head"] == ["embed.weight"]
     assert net.head.weight is net.embed.weight
 
 
@@ -105,14 +98,6 @@ def test_parameters_over_one_storage(device):
     x = torch.randn(3, 64)
     want = model(x) + model.overlap
 
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = model
-
-        def forward(self, x):
-            return self.inner(x)
-
     with st.stream(model, device, blocks=["0", "1", "2", "3"]) as streamed:
         assert streamed.blocks()["Sequential and 0"] == ["0.weight", "overlap"]
         for _ in range(3):
@@ -125,10 +110,7 @@ def test_parameters_over_one_storage(device):
 
 def test_a_module_that_is_called_several_times_in_a_step(device, net, tokens):
     net.layers[3] = net.layers[1]
-    want = net(tokens)
-    with st.stream(net, device, budget=size_of(net) // 4):
-        for _ in range(3):
-            assert equal(net(tokens), want)
+    check_streamed(device, net, lambda: outputs(net, tokens), budget=size_of(net) // 4)
 
 
 def test_one_step_around_several_calls(device, net, tokens, quarter):
@@ -167,10 +149,7 @@ def test_outputs_of_any_kind(device, net, tokens, quarter):
             return Output(self.net(tokens)["logits"])
 
     model = Wrapped()
-    want = model(tokens=tokens).logits
-    with st.stream(model, device, budget=quarter):
-        for _ in range(3):
-            assert torch.equal(model(tokens=tokens).logits, want)
+    check_streamed(device, model, lambda: [model(tokens=tokens).logits], budget=quarter)
 
 
 def test_two_models_on_a_device(tokens):

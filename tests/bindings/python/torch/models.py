@@ -79,6 +79,9 @@ def loss_of(out):
 def gradients(net, *args, call=None):
     """Of one step."""
     net.zero_grad(set_to_none=True)
+    for arg in args:
+        if arg is not None:
+            arg.grad = None
     loss = loss_of((call or net)(*args))
     loss.backward()
     return [
@@ -157,3 +160,13 @@ def smallest(model, run, device=None, begin=PAGE):
 
 def refused(match, error=RuntimeError):
     return pytest.raises(error, match=match)
+
+
+def check_streamed(device, model, call, times=3, **options):
+    """Compares what a call gives before, while and after the model is streamed. Returns what stream() has returned."""
+    want = call()
+    with st.stream(model, device, **options) as streamed:
+        for _ in range(times):
+            assert equal(call(), want) and nothing_is_held(streamed)
+    assert equal(call(), want)
+    return streamed
