@@ -77,6 +77,15 @@ def sealed(memory: torch.Tensor) -> torch.Tensor:
     return byte_tensor(storage, first - begin, memory.numel())
 
 
+def placed_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy that lies in its storage as the tensor does in its own: code may read the storage by itself."""
+    if not tensor.numel() or tensor.is_conj() or tensor.is_neg() or torch._debug_has_internal_overlap(tensor) == 1:
+        return tensor.clone()
+    memory = torch.empty(span_of(tensor)[1] // tensor.element_size(), dtype=tensor.dtype, device=tensor.device)
+    made = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return made.copy_(tensor)
+
+
 def span_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Returns the first byte of its storage that a tensor covers, and the end."""
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.size(), tensor.stride()))

@@ -22,7 +22,7 @@ from ._holding import Holding
 from ._hooks import refuse_untold_training
 from ._key import closed, compiled_use, has_key, is_compiling, without_key, written
 from ._loading import Updates
-from ._memory import lazily, strided
+from ._memory import lazily, placed_copy, strided
 from ._plainly import plainly
 from ._saved import SavedTensors
 from ._subclasses import ENTRY, found_in, is_wrapper
@@ -164,7 +164,8 @@ class UnheldOperations:
             if weight.block.held():
                 return view
             if self._holding.computes():
-                return _clone(view) if copied else view
+                with torch.no_grad():
+                    return placed_copy(view) if copied else view
         self._write_back([weight.block])
         with plainly():
             made = self._host(view, weight.to_give())
