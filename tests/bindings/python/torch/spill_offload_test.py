@@ -1,11 +1,12 @@
 """Gradients that leave the device during the backward (offload_gradients=True)."""
 
+import copy
 import gc
 import weakref
 
 import pytest
 import torch
-from models import Net, equal, loss_of, size_of
+from models import Net, adamw, equal, loss_of, same_state, sgd, size_of
 from spilling import MODELS, Mlp, made, nothing_is_left, spilling, step
 from torch import nn
 
@@ -21,13 +22,17 @@ def same(got, want):
     return set(got) == set(want) and equal(list(got.values()), [want[name] for name in got])
 
 
+def step_of(model, x):
+    step(model, x)
+    return grads_of(model)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(device, name, dtype):
     model, x = made(name)
     model, x = model.to(dtype), x.to(dtype)
-    step(model, x)
-    want = grads_of(model)
+    want = step_of(model, x)
     with spilling(model, device, offload_gradients=True) as spilled:
         for _ in range(3):
             spilled.zero_gradients()
@@ -57,8 +62,7 @@ def test_several_backwards_are_added(device, dtype):
 
 def test_gradients_that_are_handed_back(device):
     model, x = made("mlp")
-    step(model, x)
-    want = grads_of(model)
+    want = step_of(model, x)
     with spilling(model, device, offload_gradients=True) as spilled:
         step(model, x)
         spilled.restore_gradients()
@@ -75,24 +79,21 @@ def test_gradients_that_are_handed_back(device):
             spilled.restore_gradients()
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_an_optimizer_on_the_host(device, kind):
-    torch.manual_seed(1)
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_an_optimizer_on_the_host(device, make):
     plain, x = Mlp(), torch.randn(16, 64)
-    other = Mlp()
-    other.load_state_dict(plain.state_dict())
-    optimizer = kind(plain.parameters(), lr=0.01)
+    other, optimizer = copy.deepcopy(plain), make(plain.parameters())
     for _ in range(4):
         step(plain, x)
         optimizer.step()
     with spilling(other, device, offload_gradients=True) as spilled:
-        optimizer = kind(spilled.host_parameters().values(), lr=0.01)
+        optimizer = make(spilled.host_parameters().values())
         for _ in range(4):
             step(other, x)
             spilled.gradients()
             optimizer.step()
             spilled.update_parameters()
-    assert equal(list(other.state_dict().values()), list(plain.state_dict().values()))
+    assert same_state(other, plain)
 
 
 def test_parameters_without_gradients(device):
@@ -108,8 +109,7 @@ def test_parameters_without_gradients(device):
 
 def test_a_backward_that_fails(device):
     model, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.randn(8, 64)
-    step(model, x)
-    want = grads_of(model)
+    want = step_of(model, x)
 
     def broken(gradient):
         raise ZeroDivisionError
@@ -139,16 +139,14 @@ def test_sparse_and_differentiated_gradients_stay(device):
 
 def test_streamed_weights_keep_their_optimizer(device, tokens):
     """The gradients of a streamed weight are the stream's."""
-    results = []
-    for offloads in (False, True):
-        torch.manual_seed(3)
-        model = Net()
-        with st.stream(model, device, budget=size_of(model) // 3, optimizer=lambda own: torch.optim.SGD(own, lr=0.1)):
-            with spilling(model, device, offload_gradients=offloads):
+    models = [Net()]
+    models.append(copy.deepcopy(models[0]))
+    for offloads, model in enumerate(models):
+        with st.stream(model, device, budget=size_of(model) // 3, optimizer=sgd):
+            with spilling(model, device, offload_gradients=bool(offloads)):
                 for _ in range(3):
                     loss_of(model(tokens)).backward()
-        results.append([one.clone() for one in model.state_dict().values()])
-    assert equal(*results)
+    assert same_state(*models)
 
 
 def test_the_end(device):
