@@ -200,6 +200,20 @@ def gradients_of_gradients_of_a_weight(x, w):
 
 
 @program
+def complex_numbers(x, w):
+    y = torch.view_as_complex((x @ w).reshape(-1, 2).contiguous())
+    z = (y * y.conj()).exp() * y
+    return [torch.view_as_real(z.conj().resolve_conj()), *slopes(torch.view_as_real(z) * y.abs().sum(), x)]
+
+
+@program
+def products_with_numbers(x, w):
+    scale = torch.tensor(3.0, requires_grad=True)
+    y = (x * scale) * (x * 2)
+    return [y, *slopes(y.exp() * y, x, scale)]
+
+
+@program
 def gradients_of_intermediate_results(x, w):
     y = x @ w
     z = y.exp()

@@ -51,6 +51,15 @@ def test_sizes_gradients_and_training():
     assert kinds.kind((torch.ones(2, 4),), {}) != two
 
 
+def test_contents_of_strings_are_no_kinds_of_steps():
+    kinds = StepKinds(nn.Linear(1, 1))
+    assert kinds.kind(("a" * 99,), {}) == kinds.kind(("b" * 98,), {})
+    assert kinds.kind(("encode",), {}) != kinds.kind(("decode",), {})
+    assert kinds.kind((torch.zeros(3, 7),), {}) == kinds.kind((torch.zeros(2, 9),), {})
+    assert kinds.kind((torch.zeros(3, 7),), {}) != kinds.kind((torch.zeros(3, 1),), {})
+    assert kinds.kind((2,), {}) == kinds.kind((9,), {}) != kinds.kind((0,), {})
+
+
 def test_kinds_have_names_as_long_as_there_are_few():
     kinds = StepKinds(nn.Linear(4, 4))
     assert kinds.name("prefill") == kinds.name("prefill") != kinds.name("decode")
