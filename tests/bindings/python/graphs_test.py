@@ -82,6 +82,12 @@ def model(device):
     model.runtime.close()
 
 
+@pytest.fixture
+def stream(device):
+    with sh.Stream(device) as stream:
+        yield stream
+
+
 def captured(driver, model, stream):
     driver.begin(stream)
     with model.runtime.capture(stream) as capture:
@@ -95,8 +101,8 @@ def status_of(call):
     return caught.value.status
 
 
-def test_each_launch_streams_a_model_larger_than_the_budget(driver, device, model):
-    with sh.Stream(device) as stream, sh.Stream(device) as other:
+def test_each_launch_streams_a_model_larger_than_the_budget(driver, device, model, stream):
+    with sh.Stream(device) as other:
         graph, native = captured(driver, model, stream)
         assert model.compared == [] and "Graph" in repr(graph)
         for turn in range(4):
@@ -121,8 +127,7 @@ def test_each_launch_streams_a_model_larger_than_the_budget(driver, device, mode
         assert "closed" in repr(graph) and status_of(graph.launch(stream).__enter__) is sh.Status.ERROR_INVALID_HANDLE
 
 
-def test_a_graph_holds_the_plan_until_it_goes(driver, device, model):
-    stream = sh.Stream(device)
+def test_a_graph_holds_the_plan_until_it_goes(driver, device, model, stream):
     graph, native = captured(driver, model, stream)
     device.set_budget(24 * PAGE)
     assert status_of(model.runtime.plan) is sh.Status.ERROR_INVALID_STATE
@@ -140,11 +145,10 @@ def test_a_graph_holds_the_plan_until_it_goes(driver, device, model):
     gc.collect()
     driver.destroy(native)
     assert model.runtime.plan().budget_bytes <= 20 * PAGE
-    stream.close()
 
 
-def test_what_is_refused(driver, device):
-    model, stream = PinnedModel(device), sh.Stream(device)
+def test_what_is_refused(driver, device, stream):
+    model = PinnedModel(device)
     runtime = model.runtime
 
     def begin(on=stream):
@@ -181,11 +185,9 @@ def test_what_is_refused(driver, device):
     driver.destroy(driver.end(stream))
     runtime.close()
     assert status_of(capture.__enter__) is sh.Status.ERROR_INVALID_HANDLE
-    stream.close()
 
 
-def test_an_exception_cancels_the_capture(driver, device, model):
-    stream = sh.Stream(device)
+def test_an_exception_cancels_the_capture(driver, model, stream):
     driver.begin(stream)
     with pytest.raises(ZeroDivisionError):
         with model.runtime.capture(stream) as capture, model.runtime.acquire(model.blocks[0], stream):
@@ -203,11 +205,10 @@ def test_an_exception_cancels_the_capture(driver, device, model):
     assert model.compared == [True] * 8
     graph.close()
     driver.destroy(native)
-    stream.close()
 
 
-def test_a_view_of_a_cancelled_capture_releases_nobody_elses(driver, device, model):
-    stream, block = sh.Stream(device), model.blocks[0]
+def test_a_view_of_a_cancelled_capture_releases_nobody_elses(driver, model, stream):
+    block = model.blocks[0]
     driver.begin(stream)
     with pytest.raises(ZeroDivisionError):
         with model.runtime.capture(stream):
@@ -221,11 +222,9 @@ def test_a_view_of_a_cancelled_capture_releases_nobody_elses(driver, device, mod
         gc.collect()
         assert block.info().held == 1 and view.buffer == model.memory[0].buffer[:]
     assert block.info().held == 0
-    stream.close()
 
 
-def test_a_capture_ends_as_garbage(driver, device, model):
-    stream = sh.Stream(device)
+def test_a_capture_ends_as_garbage(driver, model, stream):
     driver.begin(stream)
     capture = model.runtime.capture(stream).__enter__()
     view = model.runtime.acquire(model.blocks[0], stream)
@@ -235,11 +234,9 @@ def test_a_capture_ends_as_garbage(driver, device, model):
     view.release()
     with model.runtime.step(), model.runtime.acquire(model.blocks[0]) as view:
         assert view.buffer == model.memory[0].buffer[:]
-    stream.close()
 
 
-def test_a_capture_that_is_interrupted_as_it_begins(driver, device, model, monkeypatch):
-    stream = sh.Stream(device)
+def test_a_capture_that_is_interrupted_as_it_begins(driver, model, stream, monkeypatch):
     driver.begin(stream)
     with monkeypatch.context() as patched:
 
@@ -253,11 +250,10 @@ def test_a_capture_that_is_interrupted_as_it_begins(driver, device, model, monke
     graph, native = captured(driver, model, stream)  # nothing is under way
     graph.close()
     driver.destroy(native)
-    stream.close()
 
 
-def test_functions_live_as_long_as_the_graph_that_calls_them(driver, device, model):
-    stream, side, plain, ran = sh.Stream(device), sh.Stream(device), sh.Stream(device), []
+def test_functions_live_as_long_as_the_graph_that_calls_them(driver, device, model, stream):
+    side, plain, ran = sh.Stream(device), sh.Stream(device), []
 
     def function(where):
         return lambda: ran.append(where)
@@ -289,8 +285,8 @@ def test_functions_live_as_long_as_the_graph_that_calls_them(driver, device, mod
     assert [one() for one in alive] == [None] * 3
 
 
-def test_a_runtime_that_goes_before_its_graph(driver, device):
-    model, stream = PinnedModel(device), sh.Stream(device)
+def test_a_runtime_that_goes_before_its_graph(driver, device, stream):
+    model = PinnedModel(device)
     model.runtime.plan()
     graph, native = captured(driver, model, stream)
     with pytest.raises(sh.UsageError):  # the launch cannot be left any more; it was waited for
@@ -302,7 +298,6 @@ def test_a_runtime_that_goes_before_its_graph(driver, device):
     assert status_of(graph.launch(stream).__enter__) is sh.Status.ERROR_INVALID_HANDLE
     graph.close()
     driver.destroy(native)
-    stream.close()
 
 
 @pytest.mark.parametrize(
