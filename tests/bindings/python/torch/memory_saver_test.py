@@ -149,7 +149,7 @@ def test_disable(saver, device, current):
             outside = weakref.ref(current[-1])
             assert outside() is not region and outside().functions is None
             assert not cdll.tms_get_interesting_region()
-            assert region.functions.alloc(2 * MIB) is None  # no runtime of CUDA is here
+            assert bool(region.functions.alloc(2 * MIB)) == torch.cuda.is_available()  # CUDA's own, where it is
         assert cdll.tms_get_interesting_region() and current == [region]
         assert outside() is not None  # PyTorch ends the process if it destroys a pool while another is in use
     assert device.occupancies() == []
