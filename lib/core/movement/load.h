@@ -10,7 +10,7 @@
 #include "core/memory/contents.h"
 #include "policy/pieces.h"
 #include "transfer/carrier/carrier.h"
-#include "transfer/route/issue.h"
+#include "transfer/carrier/issue.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {

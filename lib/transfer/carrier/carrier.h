@@ -6,8 +6,8 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "transfer/carrier/issue.h"
 #include "transfer/lane/lane.h"
-#include "transfer/route/issue.h"
 
 namespace stagehand::transfer {
 

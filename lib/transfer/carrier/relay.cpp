@@ -5,7 +5,7 @@
 
 #include "backend/stray_copies.h"
 #include "base/once_more.h"
-#include "transfer/route/issue.h"
+#include "transfer/carrier/issue.h"
 
 namespace stagehand::transfer {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "backend/backend_device.h"
-#include "transfer/route/copy_meter.h"
+#include "transfer/carrier/copy_meter.h"
 
 namespace stagehand::transfer {
 

@@ -6,7 +6,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/route/issue.h"
+#include "transfer/carrier/issue.h"
 #include "transfer/source/reader.h"
 #include "transfer/staging/progress.h"
 #include "transfer/staging/slots.h"

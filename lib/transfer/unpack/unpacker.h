@@ -10,8 +10,8 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "transfer/carrier/carrier.h"
+#include "transfer/carrier/issue.h"
 #include "transfer/lane/lane.h"
-#include "transfer/route/issue.h"
 #include "transfer/unpack/batches.h"
 
 namespace stagehand::transfer {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "fake_backend.h"
+#include "transfer/carrier/issue.h"
 #include "transfer/host/pinned_memory.h"
-#include "transfer/route/issue.h"
 #include "transfer/route/straight_route.h"
 
 namespace stagehand::transfer {

@@ -1,4 +1,4 @@
-#include "transfer/route/copy_meter.h"
+#include "transfer/carrier/copy_meter.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "transfer/route/issue.h"
+#include "transfer/carrier/issue.h"
 
 namespace stagehand::transfer {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "transfer/carrier/copy_meter.h"
 #include "transfer/route/command.h"
-#include "transfer/route/copy_meter.h"
 
 namespace stagehand::transfer {
 
