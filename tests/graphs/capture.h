@@ -22,11 +22,4 @@ SH_API void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, ui
 // Returns the number of events that exist now on the device that was opened last.
 SH_API uint64_t sh_test_events(void);
 SH_API const char* sh_test_capture_error(void);
-// Calls that can be refused: copies and new streams of devices other than the first one, and on all devices waits for
-// events and records of them.
-typedef enum { SH_TEST_HELPERS_COPY, SH_TEST_HELPERS_STREAM, SH_TEST_WAIT, SH_TEST_RECORD, SH_TEST_CALLS } sh_test_call;
-// From now on, `count` of these calls are refused after so many. Returns the number since this was called last.
-SH_API uint64_t sh_test_refuse(sh_test_call call, uint64_t after, uint64_t count);
-// Whether devices other than the first one answer what is asked of their events.
-SH_API void sh_test_answer(bool answer);
 }

@@ -23,26 +23,12 @@ struct Device {
 
 const sh_backend_host* services = nullptr;
 stagehand::test::Recorder recorder;
-struct Refusals {
-    std::atomic<uint64_t> after{0}, count{0}, calls{0};
-
-    bool next() {
-        const uint64_t call = calls++, allowed = after;
-        return call >= allowed && call - allowed < count;
-    }
-};
-Refusals refusals[SH_TEST_CALLS];
-std::atomic<bool> helpers_answer = true;
-Device* first = nullptr;  // device 0, which captures; the others help it
+Device* first = nullptr;  // device 0, which captures
 
 Device& of(sh_backend_device* handle) { return *reinterpret_cast<Device*>(handle); }
 
 sh_status told(const Device& device, sh_status status) {
     return status < 0 ? fail(status, "%s", device.host->last_error()) : status;
-}
-bool refuses(const Device& device, sh_test_call call) {
-    const bool concerned = call >= SH_TEST_WAIT || &device != first;
-    return concerned && refusals[call].next();
 }
 sh_status refused(Answer answer) { return fail(SH_ERROR_BACKEND, "%s", text_of(answer)); }
 
@@ -85,7 +71,6 @@ sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_str
     return guarded([&] {
         if (!event) return fail(SH_ERROR_INVALID_HANDLE, "0 is never an event");  // a capture would take it
         Device& device = of(handle);
-        if (refuses(device, SH_TEST_RECORD)) return fail(SH_ERROR_BACKEND, "the test refuses the record");
         return unless(device, recorder.record(device.inner, stream, event),
                       [&] { return device.host->event_record(device.inner, event, stream); });
     });
@@ -94,7 +79,6 @@ sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_str
 sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_backend_event event) {
     return guarded([&] {
         Device& device = of(handle);
-        if (refuses(device, SH_TEST_WAIT)) return fail(SH_ERROR_BACKEND, "the test refuses the wait");
         return unless(device, recorder.wait(device.inner, stream, event),
                       [&] { return device.host->stream_wait_event(device.inner, stream, event); });
     });
@@ -102,7 +86,6 @@ sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_back
 
 sh_status event_query(sh_backend_device* handle, sh_backend_event event, uint32_t* out_done) {
     Device& device = of(handle);
-    if (&device != first && !helpers_answer) return fail(SH_ERROR_BACKEND, "the test refuses the query");
     return unless(device, recorder.ask(event), [&] { return device.host->event_query(device.inner, event, out_done); });
 }
 
@@ -127,7 +110,6 @@ sh_status event_destroy(sh_backend_device* handle, sh_backend_event event) {
 }
 
 sh_status copy_to_device(sh_backend_device* handle, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    if (refuses(of(handle), SH_TEST_HELPERS_COPY)) return fail(SH_ERROR_BACKEND, "the test refuses the copy");
     return queue(handle, stream, Kind::copy, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
         return host.copy_to_device(inner, own, to, from, bytes);
     });
@@ -207,15 +189,10 @@ PASS(host_is_pinned, (sh_backend_device * handle, const void* memory, uint64_t b
      pinned)
 PASS(memory_is_reachable, (sh_backend_device * handle, uint64_t address, uint64_t bytes, uint32_t* out_reachable),
      address, bytes, out_reachable)
+PASS(stream_create, (sh_backend_device * handle, sh_stream* stream), stream)
 PASS(stream_destroy, (sh_backend_device * handle, sh_stream stream), stream)
 PASS(event_elapsed, (sh_backend_device * handle, sh_backend_event begin, sh_backend_event end, int64_t* ns), begin, end,
      ns)
-
-sh_status stream_create(sh_backend_device* handle, sh_stream* stream) {
-    Device& device = of(handle);
-    if (refuses(device, SH_TEST_HELPERS_STREAM)) return fail(SH_ERROR_BACKEND, "the test refuses the stream");
-    return told(device, device.host->stream_create(device.inner, stream));
-}
 
 sh_status probe(uint32_t* out_count) {
     *out_count = 2;
@@ -339,14 +316,6 @@ void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, uint64_t*
 }
 
 uint64_t sh_test_events(void) { return first->events; }
-
-uint64_t sh_test_refuse(sh_test_call call, uint64_t after, uint64_t count) {
-    refusals[call].after = after;
-    refusals[call].count = count;
-    return refusals[call].calls.exchange(0);
-}
-
-void sh_test_answer(bool answer) { helpers_answer = answer; }
 
 const char* sh_test_capture_error(void) { return stagehand::support::last_error(); }
 }

@@ -16,18 +16,24 @@ namespace stagehand::test {
 
 const uint64_t kBlock = 4 * kPage;
 
-// The capture backend's calls.
-#define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
-
-// A captured step: the engine's graph and the library's graph. Blocks has runtime(), and id() and truth() of each
-// block.
+// A captured step: the engine's graph and the library's graph. Blocks has runtime() and test_device(), and id() and
+// truth() of each block. Launches that found wrong bytes fail the test at the end.
 template <class Blocks>
 class StepOf {
 public:
-    StepOf(TestDevice& device, Blocks& model) : device_(device), model_(model) {}
+    explicit StepOf(Blocks& model) : device_(model.test_device()), model_(model) {}
+    StepOf(Blocks& model, sh_stream stream, const std::vector<size_t>& order) : StepOf(model) {
+        capture(stream, order);
+    }
+    // Of a new plan, on a stream of its own.
+    StepOf(Blocks& model, const std::vector<size_t>& order) : StepOf(model) {
+        EXPECT_SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
+        capture(device_.stream(), order);
+    }
     ~StepOf() {
         sh_graph_destroy(graph_);
         if (native_) DRIVER(sh_test_graph_destroy)(native_);
+        EXPECT_EQ(wrong_, 0u);
     }
     StepOf(const StepOf&) = delete;
 
@@ -66,6 +72,7 @@ public:
         for (const size_t i : order) ASSERT_EQ(use(i), SH_OK) << why();
         ASSERT_EQ(end(), SH_OK) << why();
     }
+    sh_status launch() { return launch(stream_); }
     sh_status launch(sh_stream stream) {
         const sh_status entered = enter(stream);
         return entered == SH_OK ? launch_entered(stream) : entered;
@@ -83,7 +90,7 @@ public:
     sh_graph* graph() const { return graph_; }
     sh_graph* take() { return std::exchange(graph_, nullptr); }
     uint64_t compared() const { return compared_; }
-    uint64_t wrong() const { return wrong_; }
+    sh_stream stream() const { return stream_; }
     uint64_t copies() const {
         uint64_t commands = 0, copies = 0;
         DRIVER(sh_test_graph_count)(native_, &commands, &copies);

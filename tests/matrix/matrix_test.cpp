@@ -96,8 +96,7 @@ size_t entries(const char* folder) {
 int failures_so_far() { return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count(); }
 
 const char* call_name(uint64_t k) {
-    const char* const name =
-        plugin_function<decltype(sh_fault_call_name)>("stagehand-fault.so", "sh_fault_call_name")(k);
+    const char* const name = FAULT(sh_fault_call_name)(k);
     return name ? name : "?";
 }
 

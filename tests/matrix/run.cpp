@@ -13,14 +13,9 @@ namespace {
 constexpr int kAttempts = 4;
 constexpr uint64_t kInARow = 3;
 
-template <class Function>
-Function* control(const char* name) {
-    return plugin_function<Function>("stagehand-fault.so", name);
-}
-
 sh_fault_counters_info counters() {
     sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
-    EXPECT_EQ(control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters), SH_OK);
+    EXPECT_EQ(FAULT(sh_fault_counters)(&counters), SH_OK);
     return counters;
 }
 
@@ -35,8 +30,8 @@ sh_status status_of(const Cell& cell) {
 
 // The backend has made no more than it was asked to destroy.
 void expect_all_destroyed() {
-    auto* const successes = control<decltype(sh_fault_success_count)>("sh_fault_success_count");
-    auto* const calls = control<decltype(sh_fault_call_count)>("sh_fault_call_count");
+    auto* const successes = FAULT(sh_fault_success_count);
+    auto* const calls = FAULT(sh_fault_call_count);
     constexpr const char* kPairs[][2] = {{"stream_create", "stream_destroy"},
                                          {"event_create", "event_destroy"},
                                          {"range_reserve", "range_free"},
@@ -98,9 +93,7 @@ bool Run::open(DeviceSettings settings, bool helped) {
 
 uint64_t Run::failures() const { return allocations_fail() ? progress_.failed.load() : counters().failures; }
 
-uint64_t Run::calls(const char* name) const {
-    return control<decltype(sh_fault_call_count)>("sh_fault_call_count")(name);
-}
+uint64_t Run::calls(const char* name) const { return FAULT(sh_fault_call_count)(name); }
 
 sh_stream Run::stream() {
     sh_stream stream = 0;
@@ -144,7 +137,7 @@ void Run::attempt(const char* name, const std::function<sh_status()>& call, sh_s
         const sh_status status = call();
         if ((k > 0 && status == done) || once(name, status)) return;
         if (k == kAttempts && cell_.lasts == Lasts::until_given_up && !std::exchange(healed_, true)) {
-            control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
+            FAULT(sh_fault_disarm)();
             k = 0;
         }
     }
@@ -158,7 +151,7 @@ void Run::try_until(const char* name, const std::function<bool()>& works) {
         EXPECT_GT(failures(), 0u) << name;
         if (lost_ || cell_.lasts == Lasts::for_ever || testing::Test::HasFailure()) give_up(name);
         if (k == kAttempts && cell_.lasts == Lasts::until_given_up && !std::exchange(healed_, true))
-            control<decltype(sh_fault_disarm)>("sh_fault_disarm")(), k = 0;
+            FAULT(sh_fault_disarm)(), k = 0;
     }
     ADD_FAILURE() << name << " does not recover";
     throw Ended();

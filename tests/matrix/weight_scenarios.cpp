@@ -11,8 +11,6 @@
 namespace stagehand::test {
 namespace {
 
-#define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
-
 constexpr size_t kOrdered = 10;
 
 DeviceSettings small_device(uint64_t pages = 16, const std::string& wrapped = device_under_test()) {

@@ -50,7 +50,7 @@ FIRST = [
             ("unit-core", ""),
             ("matrix-weights", ""),
             ("graphs-ordered", ""),
-            ("stress-failed-calls", ""),
+            ("matrix-memory", ""),
         ],
     ),
     ("lib/transfer/carrier/", [("unit-core", "*Help*"), ("unit-transfer", ""), ("matrix-loads", "")]),
@@ -58,13 +58,13 @@ FIRST = [
     ("lib/transfer/", [("unit-transfer", ""), ("matrix-weights", ""), ("stress-spill", "")]),
 ]
 NEXT = [
-    ("stress-failed-calls", ""),
+    ("matrix-memory", ""),
     ("unit-core", ""),
     ("matrix-weights", ""),
     ("matrix-loads", ""),
     ("matrix-allocations", ""),
     ("stress-contents", ""),
-    ("stress-helper-faults", ""),
+    ("stress-fault", ""),
 ]
 
 

@@ -135,8 +135,8 @@ void ContentsEngine::sabotage(Party& party) {
     const sh_status failure = pick(4) ? SH_ERROR_BACKEND : SH_ERROR_OUT_OF_DEVICE_MEMORY;
     sh_fault_plan plan = {sizeof plan, failure, kCalls[pick(std::size(kCalls))], 1 + pick(12), 1 + pick(3)};
     if (lasting) plan = {sizeof plan, SH_ERROR_BACKEND, pick(4) ? "copy_to_host" : "copy_to_device", 1, 0};
-    const auto arm = plugin_function<decltype(sh_fault_arm)>("stagehand-fault.so", "sh_fault_arm");
-    const auto disarm = plugin_function<decltype(sh_fault_disarm)>("stagehand-fault.so", "sh_fault_disarm");
+    const auto arm = FAULT(sh_fault_arm);
+    const auto disarm = FAULT(sh_fault_disarm);
     if (lasting)
         for (int k = 0; k < 3; k++) change(party, any(party), 2);
     EXPECT_SUCCEEDS(arm(&plan));

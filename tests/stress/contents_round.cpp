@@ -4,6 +4,7 @@
 #include "contents_engine.h"
 #include "contents_watchdog.h"
 #include "fault/fault.h"
+#include "host/host_backend.h"
 #include "plugin.h"
 #include "scale.h"
 #include "transfer/carrier/carrier.h"
@@ -11,7 +12,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kHelperBytes = 128 << 20;
+constexpr uint64_t kHelperBytes = 128 << 20, kMostPages = 1024;
 
 void replace_in(std::string* text, const std::string& key, const std::string& value) {
     if (const size_t at = text->find(key); at != std::string::npos) text->replace(at, key.size(), value);
@@ -75,7 +76,7 @@ void Round::run() {
         settings.helpers = helper.name;
         settings.name += ":0";
     }
-    settings.budget_bytes = 1024 * kPage;
+    settings.budget_bytes = kMostPages * kPage;
     settings.staging_threads = static_cast<uint32_t>(1 + pick(3));
     settings.staging_bytes = (16 + pick(48)) * kPage;
     device_ = std::make_unique<TestDevice>(settings);
@@ -96,16 +97,21 @@ void Round::run() {
             for (uint64_t k = 0; k < setting_.operations && !failed(); k++) engine.operate();
         });
     for (std::thread& engine : engines) engine.join();
-    if (setting_.faulty) plugin_function<decltype(sh_fault_disarm)>("stagehand-fault.so", "sh_fault_disarm")();
+    if (setting_.faulty) FAULT(sh_fault_disarm)();
     for (const auto& party : parties_) ContentsEngine::finish(*party, journal_->of(threads));
     device_->synchronize();
     for (const auto& party : parties_) party->check_retired();
+    EXPECT_LE(device_->memory().peak_bytes, kMostPages * kPage);
     if (!setting_.faulty) {
         EXPECT_EQ(device_->memory().used_bytes, 0u);
     }
     device_.reset();
     if (!setting_.faulty && helper_) {
         EXPECT_EQ(helper_->memory().used_bytes, 0u);
+    }
+    helper_.reset();
+    if (!setting_.faulty) {
+        EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device is still open";
     }
 }
 

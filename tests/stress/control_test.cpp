@@ -259,8 +259,8 @@ TEST_P(ControlTest, ACallbackRefuses) {
 }
 
 TEST_P(ControlTest, ABackendThatFailsAnswers500AndARetryWorks) {
-    const auto arm = plugin_function<decltype(sh_fault_arm)>("stagehand-fault.so", "sh_fault_arm");
-    const auto disarm = plugin_function<decltype(sh_fault_disarm)>("stagehand-fault.so", "sh_fault_disarm");
+    const auto arm = FAULT(sh_fault_arm);
+    const auto disarm = FAULT(sh_fault_disarm);
     const auto fail = [&](const char* call) {
         sh_fault_plan plan = {};
         plan.struct_size = sizeof plan;

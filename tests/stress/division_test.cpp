@@ -102,9 +102,9 @@ private:
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_step_begin(runtimes_[m], nullptr));
         for (const sh_use& use : uses_[m]) {
-            SUCCEEDS(sh_acquire(runtimes_[m], use.block, stream_, 0, &view));
+            view = held_view(runtimes_[m], use.block, stream_);
             SUCCEEDS(sh_stream_launch(device_->get(), stream_, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
-            SUCCEEDS(sh_release(runtimes_[m], use.block, stream_));
+            let_go(runtimes_[m], use.block, stream_);
         }
         SUCCEEDS(sh_step_end(runtimes_[m]));
     }

@@ -128,18 +128,15 @@ public:
     static bool has_ceiling(const Party& party) { return party.generation % 4 == 3; }
 
     void create(Party& party) {
-        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-        options.max_held = 2;
-        options.name = party.name.c_str();
         party.generation++;
         party.version = 0;
         party.all_ordered = party.generation % 3 != 0;
         party.plans = 0;
-        if (has_ceiling(party)) options.max_bytes = 20 * kPage;
         party.model = std::make_unique<Model>(
             device_,
             specs(setting_.seed + party.generation + static_cast<uint64_t>(&party - parties.data()), contents_),
-            options);
+            RuntimeSettings{
+                .name = party.name.c_str(), .max_bytes = has_ceiling(party) ? 20 * kPage : 0, .max_held = 2});
         if (party.all_ordered) {
             EXPECT_SUCCEEDS(party.model->schedule(forward(kOrdered), 500));
         }

@@ -290,7 +290,6 @@ private:
         if (&party == step_) return;
         std::unique_lock life(party.life, std::try_to_lock);
         if (!life) return;
-        EXPECT_EQ(party.model->wrong_uses(), 0u) << text_ << ": " << party.model->first_wrong();
         sh_runtime* const old = party.model->runtime();
         party.model.reset();
         EXPECT_EQ(sh_trim(old, 0, nullptr), SH_ERROR_INVALID_HANDLE);

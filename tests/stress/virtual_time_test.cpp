@@ -85,9 +85,9 @@ public:
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t n = 0; n < order_.size(); n++) {
-            SUCCEEDS(sh_acquire(runtime_, ids_[order_[n]], stream_, 0, &view));
+            view = held_view(runtime_, ids_[order_[n]], stream_);
             SUCCEEDS(sh_stream_launch(device_->get(), stream_, nullptr, nullptr, compute_[n]));
-            SUCCEEDS(sh_release(runtime_, ids_[order_[n]], stream_));
+            let_go(runtime_, ids_[order_[n]], stream_);
         }
         SUCCEEDS(sh_step_end(runtime_));
     }

@@ -40,6 +40,19 @@ inline std::vector<uint8_t> weights(FloatFormat format, uint64_t elements, uint3
     return bytes;
 }
 
+// Weights that repeat, with other mantissas for each seed. Many random weights would take long. No unit of a frame is a
+// period of theirs.
+inline std::vector<uint8_t> repeated_weights(FloatFormat format, uint64_t elements, uint8_t seed) {
+    const uint32_t size = fields_of(format).bytes();
+    const std::vector<uint8_t> some = weights(format, 50'001, 1);
+    std::vector<uint8_t> all;
+    all.reserve(elements * size + some.size());
+    while (all.size() < elements * size) all.insert(all.end(), some.begin(), some.end());
+    all.resize(elements * size);
+    for (size_t i = 0; i < all.size(); i += size) all[i] ^= seed;
+    return all;
+}
+
 // Any bits: NaNs, infinities and denormals among them.
 inline std::vector<uint8_t> any_bits(FloatFormat format, uint64_t elements, uint32_t seed) {
     std::mt19937 random(seed);

@@ -15,11 +15,6 @@ namespace {
 std::mutex mutex;
 std::set<sh_device*> watched;
 
-template <class Function>
-Function* control(const char* name) {
-    return plugin_function<Function>("stagehand-fault.so", name);
-}
-
 }  // namespace
 
 bool through_order(std::string* name, std::string* options) {
@@ -46,14 +41,14 @@ void note_access(sh_device* device, sh_stream stream, const void* address, uint6
         const std::lock_guard lock(mutex);
         if (!watched.contains(device)) return;
     }
-    control<decltype(sh_fault_use)>("sh_fault_use")(stream, reinterpret_cast<uint64_t>(address), bytes, writes);
+    FAULT(sh_fault_use)(stream, reinterpret_cast<uint64_t>(address), bytes, writes);
 }
 
 void expect_order() {
     const std::lock_guard lock(mutex);
     static uint64_t before = 0;
-    const uint64_t races = control<decltype(sh_fault_races)>("sh_fault_races")();
-    EXPECT_EQ(races, before) << control<decltype(sh_fault_first_race)>("sh_fault_first_race")();
+    const uint64_t races = FAULT(sh_fault_races)();
+    EXPECT_EQ(races, before) << FAULT(sh_fault_first_race)();
     before = races;
 }
 

@@ -41,7 +41,6 @@ protected:
         EXPECT_EQ(view_.address, nullptr);
         EXPECT_EQ(sh_release(runtime_, block_, SH_STREAM_HOST), SH_ERROR_INVALID_STATE) << "no view is held";
         EXPECT_SUCCEEDS(model_.use(0));
-        EXPECT_EQ(model_.wrong_uses(), 0u);
     }
 };
 
@@ -131,14 +130,6 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
     expect_nothing_changed();
 }
 
-TEST_F(Arguments, structs_of_later_versions_are_taken_while_what_is_unknown_is_zero) {
-    Odd<sh_view> views(view_, 8);
-    const sh_block both[] = {block_, block_};
-    SUCCEEDS(sh_acquire_many(runtime_, both, 2, SH_STREAM_HOST, 0, views.first()));
-    for (const sh_block block : both) SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
-    expect_nothing_changed();
-}
-
 struct Option {
     const char* name;
     void (*set)(sh_device_options&);
@@ -154,8 +145,8 @@ TEST_P(OptionOutOfRange, is_refused_by_name) {
         options.budget_bytes = 64 * kPage;
         GetParam().set(options);
         sh_device* device = nullptr;
-        EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_INVALID_ARGUMENT) << why();
-        EXPECT_NE(why().find(std::string("options.") + GetParam().name), std::string::npos) << why();
+        EXPECT_REFUSED(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_INVALID_ARGUMENT,
+                       std::string("options.") + GetParam().name);
         EXPECT_EQ(device, nullptr);
         sh_device_close(device);
     }
@@ -190,26 +181,13 @@ TEST(Options, the_largest_of_each_are_taken) {
     sh_device_close(device);
 }
 
-// The library does not compare a budget with the device's size. A huge budget still leaves the whole device usable.
-TEST(Options, budgets_far_beyond_the_device_are_as_good_as_all_of_it) {
-    for (const uint64_t budget : {UINT64_MAX, uint64_t(1) << 60}) {
-        TestDevice device({.budget_bytes = budget});
-        Model model(device, equal_blocks(8, 4 * kPage));
-        SUCCEEDS(model.schedule(forward(8)));
-        SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
-        for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(8)));
-        EXPECT_EQ(model.stats().held_bytes, 32 * kPage) << "all of it stays";
-        EXPECT_EQ(model.wrong_uses(), 0u);
-    }
-}
-
 // The margin is the reason why there is no budget, so the text names the margin.
 TEST(Options, a_margin_that_leaves_nothing_is_told_by_name) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.margin_bytes = UINT64_MAX;
     sh_device* device = nullptr;
-    EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_BUDGET);
-    EXPECT_NE(why().find("margin_bytes " + std::to_string(UINT64_MAX)), std::string::npos) << why();
+    EXPECT_REFUSED(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_BUDGET,
+                   "margin_bytes " + std::to_string(UINT64_MAX));
     EXPECT_EQ(device, nullptr);
 }
 
@@ -218,8 +196,8 @@ TEST_F(Arguments, speeds_out_of_range_are_refused_by_plans) {
         sh_plan_options options = SH_PLAN_OPTIONS_INIT;
         options.flags = SH_PLAN_DRY_RUN;
         options.link_bytes_per_second = speed;
-        EXPECT_EQ(sh_plan(runtime_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT) << why();
-        EXPECT_NE(why().find("options.link_bytes_per_second"), std::string::npos) << why();
+        EXPECT_REFUSED(sh_plan(runtime_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT,
+                       "options.link_bytes_per_second");
     }
     expect_nothing_changed();
 }

@@ -25,30 +25,23 @@ protected:
 };
 
 TEST_P(Contents, invalidated_blocks_are_loaded_anew) {
-    TestDevice device(settings());
-    Model model(device, unequal_blocks(10, origin()));
-    SUCCEEDS(model.schedule(forward(10)));
-    const sh_stream stream = device.stream();
+    SoloModel model(settings(), unequal_blocks(10, origin()), forward(10));
+    const sh_stream stream = model.stream();
     for (uint64_t k = 1; k < 6; k++) {
         SUCCEEDS(model.step(forward(10), stream));
-        device.synchronize();
+        model.synchronize();
         SUCCEEDS(sh_runtime_synchronize(model.runtime()));
         for (const size_t i : {size_t(0), size_t(3), size_t(7)}) {
             model.change(i, k);
-            const sh_block id = model.id(i);
-            SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+            model.invalidate(i);
         }
         SUCCEEDS(model.use(3, stream));
     }
     SUCCEEDS(model.step(forward(10)));
-    device.synchronize();
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST_P(Contents, a_source_changes_between_begin_and_end) {
-    TestDevice device(settings());
-    Model model(device, unequal_blocks(10, origin()));
-    SUCCEEDS(model.schedule(forward(10)));
+    SoloModel model(settings(), unequal_blocks(10, origin()), forward(10));
     for (uint64_t k = 1; k < 6; k++) {
         SUCCEEDS(model.step(forward(10)));
         const sh_block ids[] = {model.id(4), model.id(9)};
@@ -61,57 +54,50 @@ TEST_P(Contents, a_source_changes_between_begin_and_end) {
         EXPECT_EQ(sh_source_update_end(model.runtime(), ids, 1), SH_ERROR_INVALID_STATE);
     }
     SUCCEEDS(model.step(forward(10)));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST_P(Contents, a_view_keeps_what_it_sees) {
-    TestDevice device(settings());
-    Model model(device, equal_blocks(6, 3 * kPage, origin()));
-    SUCCEEDS(model.schedule(forward(6)));
+    SoloModel model(settings(), equal_blocks(6, 3 * kPage, origin()), forward(6));
     SUCCEEDS(model.step(forward(6)));
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view));
+    sh_view view = model.acquire(2);
     const auto before = model.truth(2);
     model.change(2, 1);
-    const sh_block id = model.id(2);
-    SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+    model.invalidate(2);
     SUCCEEDS(sh_runtime_synchronize(model.runtime()));
-    EXPECT_EQ(device.bytes().read(view.address, before->size()), *before);
+    EXPECT_EQ(model.bytes().read(view.address, before->size()), *before);
     // The load would overwrite a view that is held.
     EXPECT_EQ(model.use(2), SH_ERROR_HELD);
-    SUCCEEDS(sh_release(model.runtime(), model.id(2), SH_STREAM_HOST));
+    model.release(2);
     SUCCEEDS(model.use(2));
     EXPECT_GT(serial_of(model, 2), view.serial);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 class DirtyContents : public Contents {};  // whose sources can be written
 
 TEST_P(DirtyContents, dirty_blocks_are_written_back) {
-    TestDevice device(settings());
-    Model model(device, [&] {
-        auto specs = unequal_blocks(12, origin());
-        for (BlockSpec& spec : specs) spec.flags = SH_BLOCK_MUTABLE;
-        return specs;
-    }());
-    SUCCEEDS(model.schedule(forward_backward(12)));
+    SoloModel model(
+        settings(),
+        [&] {
+            auto specs = unequal_blocks(12, origin());
+            for (BlockSpec& spec : specs) spec.flags = SH_BLOCK_MUTABLE;
+            return specs;
+        }(),
+        forward_backward(12));
     uint64_t version = 0;
     for (int k = 0; k < 4; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         for (const size_t i : forward_backward(12)) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            sh_view view = model.acquire(i);
             SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
             if ((i + k) % 2) {
                 SUCCEEDS(model.overwrite(i, view, ++version));
             }
-            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+            model.release(i);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     for (size_t i = 0; i < 12; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     const sh_runtime_stats stats = model.stats();
     EXPECT_GT(stats.write_backs, 0u);
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
@@ -119,26 +105,17 @@ TEST_P(DirtyContents, dirty_blocks_are_written_back) {
 }
 
 TEST_P(DirtyContents, a_plan_and_a_budget_lose_nothing_dirty) {
-    TestDevice device(settings());
-    Model model(device, equal_blocks(6, 3 * kPage, origin(), SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(6)));
+    SoloModel model(settings(), equal_blocks(6, 3 * kPage, origin(), SH_BLOCK_MUTABLE), forward(6));
     uint64_t version = 0;
     for (const uint64_t pages : {12, 40, 3, 20}) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
-        for (size_t i = 0; i < 6; i++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
-            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
-            SUCCEEDS(model.overwrite(i, view, ++version));
-            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
-        }
-        SUCCEEDS(sh_step_end(model.runtime()));
-        SUCCEEDS(sh_device_set_budget(device.get(), pages * kPage));
+        model.begin_step();
+        for (size_t i = 0; i < 6; i++) model.rewrite(i, ++version);
+        model.end_step();
+        SUCCEEDS(sh_device_set_budget(model.device(), pages * kPage));
     }
     // Unregistering writes back as well.
     SUCCEEDS(sh_unregister_blocks(model.runtime(), model.ids().data(), 6));
     for (size_t i = 0; i < 6; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 INSTANTIATE_TEST_SUITE_P(Sources, Contents,
@@ -157,18 +134,12 @@ INSTANTIATE_TEST_SUITE_P(Sources, DirtyContents,
 TEST(Dirty, what_a_neighbour_changed_survives_an_invalidation) {
     // Both are small, and share a page.
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
-        TestDevice device;
-        Model model(device, equal_blocks(2, 900, origin, SH_BLOCK_MUTABLE));
-        sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
-        SUCCEEDS(model.overwrite(0, view, 1));
-        SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+        SoloModel model({}, equal_blocks(2, 900, origin, SH_BLOCK_MUTABLE));
+        model.rewrite(0, 1);
         model.change(1, 1);
-        const sh_block id = model.id(1);
-        SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+        model.invalidate(1);
         SUCCEEDS(model.use(0));
         SUCCEEDS(model.use(1));
-        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     }
 }
 
@@ -176,37 +147,26 @@ TEST(Dirty, what_a_neighbour_changed_survives_an_invalidation) {
 TEST(Dirty, again_while_it_is_written_back) {
     DeviceSettings slow{.budget_bytes = 6 * kPage};
     slow.options += ";latency=300us";
-    TestDevice device(slow);
-    Model model(device, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(3)));
+    SoloModel model(slow, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE), forward(3));
     uint64_t version = 0;
     for (int k = 0; k < 20; k++) {
-        for (int n = 0; n < 3; n++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
-            SUCCEEDS(model.compare(1, view, SH_STREAM_HOST));
-            SUCCEEDS(model.overwrite(1, view, ++version));
-            SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
-        }
+        for (int n = 0; n < 3; n++) model.rewrite(1, ++version);
         SUCCEEDS(k % 2 ? model.use(2) : sh_write_back(model.runtime(), nullptr, 0));
     }
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 // A write-back also includes changes that a stream has yet to make.
 TEST(Dirty, what_a_late_stream_changes_is_written_back) {
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
-        TestDevice device;
-        Model model(device, equal_blocks(1, 3 * kPage, origin, SH_BLOCK_MUTABLE));
-        const sh_stream stream = device.stream();
+        SoloModel model({}, equal_blocks(1, 3 * kPage, origin, SH_BLOCK_MUTABLE));
+        const sh_stream stream = model.stream();
         for (uint64_t version = 1; version < 4; version++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(0), stream, 0, &view));
-            SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 5'000'000));
+            sh_view view = model.acquire(0, stream);
+            SUCCEEDS(sh_stream_launch(model.device(), stream, nullptr, nullptr, 5'000'000));
             SUCCEEDS(model.overwrite(0, view, version, stream));
-            SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
+            model.release(0, stream);
             SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
             EXPECT_EQ(model.source(0).read(), *model.truth(0)) << name_of(origin) << ", version " << version;
         }
@@ -217,17 +177,8 @@ TEST(Dirty, what_a_late_stream_changes_is_written_back) {
 class SlowLoad : public testing::Test {
 protected:
     void begin() {
-        sh_segment segment = SH_SEGMENT_INIT;
-        segment.kind = SH_SOURCE_FILL;
-        segment.fill = fill;
-        segment.user_data = this;
-        segment.bytes = 3 * kPage;
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.bytes = segment.bytes;
-        desc.flags = SH_BLOCK_UNORDERED;
-        desc.segments = &segment;
-        desc.segment_count = 1;
-        SUCCEEDS(sh_register_blocks(model_.runtime(), &desc, 1, &block_));
+        sh_segment segment = fill_segment(fill, this, 3 * kPage);
+        block_ = register_block(model_.runtime(), segment, SH_BLOCK_UNORDERED);
         SUCCEEDS(model_.schedule({0}));
         SUCCEEDS(model_.step({0}));
         SUCCEEDS(sh_prefetch(model_.runtime(), &block_, 1));
@@ -277,19 +228,17 @@ TEST_F(SlowLoad, an_acquire_gets_bytes_that_are_newer_than_the_load) {
 }
 
 TEST(Dirty, misplaced_calls_are_refused) {
-    TestDevice device;
     auto specs = equal_blocks(2, 3 * kPage);
     specs[0].flags = SH_BLOCK_MUTABLE;
-    Model model(device, specs);
+    SoloModel model({}, specs);
     EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(0)), SH_ERROR_INVALID_STATE);
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
+    sh_view view = model.acquire(1);
     EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(1)), SH_ERROR_INVALID_STATE);
-    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    model.release(1);
+    view = model.acquire(0);
     SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
     EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_INVALID_STATE);
-    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    model.release(0);
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
 }
 
@@ -311,56 +260,45 @@ private:
 
 // Leaves a write-back of the block under way. The write-back waits for the gate.
 void write_behind(Model& model, size_t i, sh_stream stream) {
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+    model.acquire(i, stream);
     SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(i)));
-    SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+    model.release(i, stream);
 }
 
 TEST(Dirty, a_second_write_back_waits_for_the_first) {
-    TestDevice device({.budget_bytes = 6 * kPage});
-    Model model(device, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(3)));
+    SoloModel model({.budget_bytes = 6 * kPage}, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE),
+                    forward(3));
     SUCCEEDS(model.use(1));
-    const sh_stream stream = device.stream();
-    Gate gate(device, stream);
+    const sh_stream stream = model.stream();
+    Gate gate(model.test_device(), stream);
     write_behind(model, 1, stream);
     EXPECT_EQ(model.state(1).state, uint32_t(SH_BLOCK_DRAINING));
     const uint64_t before = model.stats().write_backs;
     sh_view view = SH_VIEW_INIT;
     // The engine's work on another stream comes after the write-back's read. The host would have to wait.
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
-    const sh_stream later = device.stream();
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), later, 0, &view));
-    SUCCEEDS(model.overwrite(1, view, 1, later));
-    SUCCEEDS(sh_release(model.runtime(), model.id(1), later));
+    const sh_stream later = model.stream();
+    model.rewrite(1, 1, later);
     EXPECT_EQ(model.stats().write_backs, before) << "two write-backs of one block at once";
     gate.open();
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     SUCCEEDS(model.step(forward(3)));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
-    TestDevice device({.budget_bytes = 6 * kPage});
     // The first two share a unit, which streams.
-    Model model(device, blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(4)));
-    const sh_stream stream = device.stream();
-    Gate gate(device, stream);
+    SoloModel model({.budget_bytes = 6 * kPage},
+                    blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE), forward(4));
+    const sh_stream stream = model.stream();
+    Gate gate(model.test_device(), stream);
     write_behind(model, 0, stream);
-    const sh_stream later = device.stream();
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), later, 0, &view));
-    SUCCEEDS(model.overwrite(0, view, 1, later));
-    SUCCEEDS(sh_release(model.runtime(), model.id(0), later));
+    const sh_stream later = model.stream();
+    model.rewrite(0, 1, later);
     model.change(1, 1);
-    const sh_block id = model.id(1);
-    SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+    model.invalidate(1);
     gate.open();
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(4)));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 // Both blocks are small and share a unit. The only worker has read the neighbour's bytes and does not get to write
@@ -368,9 +306,8 @@ TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
 TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
     DeviceSettings one_worker{.budget_bytes = 7 * kPage};
     one_worker.staging_threads = 1;
-    TestDevice device(one_worker);
-    Model model(device, blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(4)));
+    SoloModel model(one_worker, blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE),
+                    forward(4));
     struct Fill {
         std::atomic<bool> begun{false}, may_end{false};
         static int32_t run(void* buffer, uint64_t, uint64_t bytes, void* self) {
@@ -381,21 +318,11 @@ TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
             return 0;
         }
     } fill;
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.kind = SH_SOURCE_FILL;
-    segment.fill = Fill::run;
-    segment.user_data = &fill;
-    segment.bytes = 100;
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.bytes = 100;
-    desc.flags = SH_BLOCK_UNORDERED;
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    sh_block filled = 0;
-    SUCCEEDS(sh_register_blocks(model.runtime(), &desc, 1, &filled));
+    sh_segment segment = fill_segment(Fill::run, &fill, 100);
+    const sh_block filled = register_block(model.runtime(), segment, SH_BLOCK_UNORDERED);
     for (size_t i = 2; i < 6; i++) SUCCEEDS(model.use(i % 4));
-    const sh_stream stream = device.stream(), later = device.stream();
-    Gate gate(device, stream);
+    const sh_stream stream = model.stream(), later = model.stream();
+    Gate gate(model.test_device(), stream);
     write_behind(model, 0, stream);
     ASSERT_EQ(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
     sh_view view = SH_VIEW_INIT;
@@ -404,13 +331,13 @@ TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
         status = sh_acquire(model.runtime(), model.id(0), later, SH_ACQUIRE_NO_WAIT,
                             &view);  // repeated until the load is queued
     SUCCEEDS(status);
-    SUCCEEDS(sh_release(model.runtime(), model.id(0), later));
+    model.release(0, later);
     EXPECT_EQ(sh_acquire(model.runtime(), filled, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
     while (!fill.begun) std::this_thread::yield();
     const sh_block going = model.id(1);
     SUCCEEDS(sh_invalidate_blocks(model.runtime(), &going, 1));
     gate.open();
-    device.synchronize();
+    model.synchronize();
     std::thread user([&] {
         sh_view of = SH_VIEW_INIT;
         EXPECT_EQ(sh_acquire(model.runtime(), going, SH_STREAM_HOST, 0, &of), SH_ERROR_INVALID_HANDLE);
@@ -421,17 +348,15 @@ TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
     fill.may_end = true;
     user.join();
     SUCCEEDS(model.step({0, 2, 3}));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 // A plan changes and waits for a write-back. No thread may take a view of contents that the plan is about to move.
 TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
-    TestDevice device({.budget_bytes = 30 * kPage});
-    Model model(device, equal_blocks(5, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(5)));
+    SoloModel model({.budget_bytes = 30 * kPage}, equal_blocks(5, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE),
+                    forward(5));
     for (size_t i = 0; i < 5; i++) SUCCEEDS(model.use(i));
-    const sh_stream stream = device.stream();
-    Gate gate(device, stream);
+    const sh_stream stream = model.stream();
+    Gate gate(model.test_device(), stream);
     write_behind(model, 1, stream);
     SUCCEEDS(model.schedule({4, 3, 2, 1, 0, 1, 2}));
     std::thread planner([&] { EXPECT_SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr)); });
@@ -452,37 +377,29 @@ TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
     gate.open();
     planner.join();
     user.join();
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Failing, a_fill_callback_fails_and_recovers) {
-    TestDevice device({.budget_bytes = 8 * kPage});
-    Model model(device, equal_blocks(4, 4 * kPage, Origin::fill));
-    SUCCEEDS(model.schedule(forward(4)));
+    SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(4, 4 * kPage, Origin::fill), forward(4));
     model.source(1).fill_result = 5;
     EXPECT_EQ(model.step(forward(4)), SH_ERROR_CALLBACK) << why();
     model.source(1).fill_result = 0;
     sh_status status = SH_OK;
     for (int k = 0; k < 3; k++) status = model.step(forward(4));
     SUCCEEDS(status);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Failing, a_file_that_shrinks_is_an_error) {
     for (const Origin origin : {Origin::file, Origin::mapped}) {
-        TestDevice device({.budget_bytes = 8 * kPage});
-        Model model(device, equal_blocks(4, 4 * kPage, origin));
-        SUCCEEDS(model.schedule(forward(4)));
+        SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(4, 4 * kPage, origin), forward(4));
         ASSERT_TRUE(model.source(2).shrink(kPage));
         EXPECT_EQ(model.step(forward(4)), SH_ERROR_SOURCE) << why();
         ASSERT_TRUE(model.source(2).shrink(4 * kPage));
         model.change(2, 3);
-        const sh_block id = model.id(2);
-        SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+        model.invalidate(2);
         sh_status status = SH_OK;
         for (int k = 0; k < 3; k++) status = model.step(forward(4));
         SUCCEEDS(status);
-        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     }
 }
 

@@ -4,16 +4,19 @@
 #include <cstring>
 #include <stdexcept>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "access_order.h"
 #if STAGEHAND_HAVE_HELPERS
 #include "core/helpers/helpers.h"
 #endif
 
 namespace stagehand::test {
+namespace {
+
+void demand(const char* what, sh_status status) {
+    if (status != SH_OK) throw std::runtime_error(std::string(what) + ": " + why());
+}
+
+}  // namespace
 
 std::string why() {
     std::string text(sh_last_error(nullptr, 0), 0);
@@ -27,6 +30,12 @@ void hurry_helpers() {
 #if STAGEHAND_HAVE_HELPERS
     core::Helpers::set_quiet_ns(0);
 #endif
+}
+
+testing::AssertionResult is_refused(sh_status found, sh_status wanted, const std::string& text) {
+    if (found == wanted && why().find(text) != std::string::npos) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << sh_status_string(found) << " instead of " << sh_status_string(wanted)
+                                       << ", and not \"" << text << "\", but: " << why();
 }
 
 TestDevice::TestDevice(const DeviceSettings& settings) {
@@ -79,143 +88,40 @@ void TestDevice::synchronize() {
     bytes_->settle();
 }
 
-std::string name_of(Origin origin) {
-    switch (origin) {
-        case Origin::pinned:
-            return "pinned";
-        case Origin::pageable:
-            return "pageable";
-        case Origin::mapped:
-            return "mapped";
-        case Origin::file:
-            return "file";
-        case Origin::fill:
-            return "fill";
-    }
-    return "?";
+sh_block register_block(sh_runtime* runtime, const sh_segment& segment, uint32_t flags) {
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = segment.offset + segment.bytes;
+    desc.flags = flags;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    sh_block block = 0;
+    demand("register", sh_register_blocks(runtime, &desc, 1, &block));
+    return block;
 }
 
-std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes) {
-    std::vector<uint8_t> result(bytes);
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + version * 0xd1342543de82ef95u + 1;
-    const auto next = [&state] {
-        uint64_t word = (state += 0x9e3779b97f4a7c15u);
-        word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-        word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-        return word ^ (word >> 31);
-    };
-    uint64_t i = 0;
-    for (; i + 8 <= bytes; i += 8) {
-        const uint64_t word = next();
-        std::memcpy(result.data() + i, &word, 8);
-    }
-    const uint64_t last = next();
-    std::memcpy(result.data() + i, &last, bytes - i);
-    return result;
+sh_view held_view(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags) {
+    sh_view view = SH_VIEW_INIT;
+    demand("acquire", sh_acquire(runtime, block, stream, flags, &view));
+    return view;
 }
 
-Source::Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes)
-    : device_(device), origin_(origin), bytes_(bytes.size()) {
-    void* memory = nullptr;
-    switch (origin) {
-        case Origin::pinned:
-            if (sh_host_alloc(device, bytes_, &memory, nullptr) != SH_OK)
-                throw std::runtime_error("pinned memory: " + why());
-            break;
-        case Origin::pageable:
-        case Origin::fill:
-            memory = new uint8_t[bytes_];
-            break;
-        case Origin::mapped:
-        case Origin::file: {
-            char path[] = "stagehand-test-XXXXXX";
-            descriptor_ = mkostemp(path, O_CLOEXEC);
-            if (descriptor_ < 0 || unlink(path) != 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_)) != 0)
-                throw std::runtime_error("no temporary file in the working directory");
-            if (origin == Origin::mapped) {
-                memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-                if (memory == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
-            }
-            break;
-        }
-    }
-    memory_ = static_cast<uint8_t*>(memory);
-    write(bytes);
+void let_go(sh_runtime* runtime, sh_block block, sh_stream stream) {
+    demand("release", sh_release(runtime, block, stream));
 }
 
-Source::~Source() {
-    switch (origin_) {
-        case Origin::pinned:
-            sh_host_free(device_, memory_);
-            break;
-        case Origin::pageable:
-        case Origin::fill:
-            delete[] memory_;
-            break;
-        case Origin::mapped:
-            munmap(memory_, bytes_);
-            [[fallthrough]];
-        case Origin::file:
-            close(descriptor_);
-    }
+sh_runtime_options RuntimeSettings::options() const {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.name = name;
+    options.max_bytes = max_bytes;
+    options.unordered_bytes = unordered_bytes;
+    options.max_held = max_held;
+    options.share_wait_ns = share_wait_ns;
+    return options;
 }
 
-int32_t Source::fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data) {
-    const Source& self = *static_cast<const Source*>(user_data);
-    if (const int32_t result = self.fill_result.load()) return result;
-    std::memcpy(buffer, self.memory_ + offset, bytes);
-    return 0;
-}
-
-sh_segment Source::segment(uint64_t offset) {
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.offset = offset;
-    segment.bytes = bytes_;
-    switch (origin_) {
-        case Origin::pinned:
-        case Origin::pageable:
-            segment.kind = SH_SOURCE_POINTER;
-            break;
-        case Origin::mapped:
-            segment.kind = SH_SOURCE_MAPPED;
-            break;
-        case Origin::file:
-            segment.kind = SH_SOURCE_FILE;
-            break;
-        case Origin::fill:
-            segment.kind = SH_SOURCE_FILL;
-            break;
-    }
-    if (origin_ == Origin::file) {
-        segment.file = descriptor_;
-    } else if (origin_ == Origin::fill) {
-        segment.fill = fill;
-        segment.user_data = this;
-    } else {
-        segment.pointer = memory_;
-    }
-    return segment;
-}
-
-void Source::write(const std::vector<uint8_t>& bytes) {
-    if (memory_)
-        std::memcpy(memory_, bytes.data(), bytes_);
-    else if (pwrite(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_))
-        throw std::runtime_error("a file cannot be written");
-}
-
-std::vector<uint8_t> Source::read() const {
-    std::vector<uint8_t> bytes(bytes_);
-    if (memory_)
-        std::memcpy(bytes.data(), memory_, bytes_);
-    else if (pread(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_))
-        throw std::runtime_error("a file cannot be read");
-    return bytes;
-}
-
-bool Source::shrink(uint64_t bytes) { return ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0; }
-
-Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime_options options) : device_(device) {
+Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, const RuntimeSettings& settings)
+    : device_(device) {
+    const sh_runtime_options options = settings.options();
     if (sh_runtime_create(device.get(), &options, &runtime_) != SH_OK) throw std::runtime_error("runtime: " + why());
     try {
         register_all(specs);
@@ -252,6 +158,7 @@ Model::~Model() {
     destroy();
     // Work that is still queued on the streams compares with the bytes of this model.
     device_.synchronize();
+    EXPECT_EQ(wrong_, 0u) << first_wrong_;
 }
 
 void Model::destroy() {
@@ -338,6 +245,37 @@ sh_status Model::overwrite(size_t i, const sh_view& view, uint64_t version, sh_s
     return SH_OK;
 }
 
+sh_view Model::acquire(size_t i, sh_stream stream, uint32_t flags) {
+    return held_view(runtime_, ids_[i], stream, flags);
+}
+
+void Model::release(size_t i, sh_stream stream) { let_go(runtime_, ids_[i], stream); }
+
+void Model::begin_step() { demand("step_begin", sh_step_begin(runtime_, nullptr)); }
+
+void Model::end_step() { demand("step_end", sh_step_end(runtime_)); }
+
+void Model::invalidate(size_t i) { demand("invalidate", sh_invalidate_blocks(runtime_, &ids_[i], 1)); }
+
+sh_scope* Model::keep_resident() {
+    sh_scope* scope = nullptr;
+    demand("keep_resident", sh_keep_resident(runtime_, &scope));
+    return scope;
+}
+
+sh_scope* Model::begin_guest(const sh_guest_options& options) {
+    sh_scope* scope = nullptr;
+    demand("guest_begin", sh_guest_begin(runtime_, &options, &scope));
+    return scope;
+}
+
+void Model::rewrite(size_t i, uint64_t version, sh_stream stream) {
+    const sh_view view = acquire(i, stream);
+    demand("compare", compare(i, view, stream));
+    demand("overwrite", overwrite(i, view, version, stream));
+    release(i, stream);
+}
+
 sh_status Model::use(size_t i, sh_stream stream, uint32_t flags, int64_t busy_ns) {
     sh_view view = SH_VIEW_INIT;
     const sh_status acquired = sh_acquire(runtime_, ids_[i], stream, flags, &view);
@@ -358,11 +296,6 @@ sh_status Model::step(const std::vector<size_t>& order, sh_stream stream, int64_
     return status != SH_OK ? status : ended;
 }
 
-std::string Model::first_wrong() {
-    std::lock_guard lock(mutex_);
-    return first_wrong_;
-}
-
 sh_runtime_stats Model::stats() const {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
@@ -381,6 +314,12 @@ sh_plan_info Model::plan(uint64_t dry_run_budget) {
     sh_plan_info info = SH_PLAN_INFO_INIT;
     EXPECT_SUCCEEDS(sh_plan(runtime_, &options, &info));
     return info;
+}
+
+SoloModel::SoloModel(const DeviceSettings& device, const std::vector<BlockSpec>& specs,
+                     const std::vector<size_t>& order, const RuntimeSettings& settings)
+    : OwnDevice{TestDevice(device)}, Model(own_device, specs, settings) {
+    if (!order.empty()) demand("schedule", schedule(order));
 }
 
 std::vector<size_t> forward(size_t count) {

@@ -16,6 +16,7 @@
 
 #include "device_bytes.h"
 #include "device_under_test.h"
+#include "sources.h"
 
 namespace stagehand::test {
 
@@ -30,6 +31,10 @@ inline void ignore(sh_status) {}
 
 #define SUCCEEDS(call) ASSERT_EQ((call), SH_OK) << ::stagehand::test::why()
 #define EXPECT_SUCCEEDS(call) EXPECT_EQ((call), SH_OK) << ::stagehand::test::why()
+
+// The status of a call that is refused, and what its text has to say.
+#define EXPECT_REFUSED(call, status, text) EXPECT_TRUE(::stagehand::test::is_refused((call), (status), (text)))
+testing::AssertionResult is_refused(sh_status found, sh_status wanted, const std::string& text);
 
 // Tests in virtual time plan for minutes under ThreadSanitizer, which has nothing to see in one thread.
 #if defined(__SANITIZE_THREAD__)
@@ -72,10 +77,6 @@ private:
     std::vector<sh_stream> streams_;
 };
 
-enum class Origin { pinned, pageable, mapped, file, fill };
-std::string name_of(Origin origin);
-constexpr Origin kOrigins[] = {Origin::pinned, Origin::pageable, Origin::mapped, Origin::file, Origin::fill};
-
 struct BlockSpec {
     uint64_t bytes = 0;
     Origin origin = Origin::pinned;
@@ -85,44 +86,37 @@ struct BlockSpec {
     std::string name = {};
 };
 
-// Returns the bytes of one version of a block. All blocks, versions and places in a block differ.
-std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes);
+// These throw if their call fails.
+sh_block register_block(sh_runtime* runtime, const sh_segment& segment, uint32_t flags = 0);
+sh_view held_view(sh_runtime* runtime, sh_block block, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0);
+void let_go(sh_runtime* runtime, sh_block block, sh_stream stream = SH_STREAM_HOST);
 
-// A source of any kind, and the bytes that it holds.
-class Source {
-public:
-    Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes);
-    ~Source();
-    Source(const Source&) = delete;
-    Source& operator=(const Source&) = delete;
+// The options of a runtime that tests set. 0: the library's choice.
+struct RuntimeSettings {
+    const char* name = nullptr;
+    uint64_t max_bytes = 0, unordered_bytes = 0;
+    uint32_t max_held = 0;
+    uint64_t share_wait_ns = 0;
 
-    sh_segment segment(uint64_t offset = 0);  // of the whole source, at this offset of a block
-    void write(const std::vector<uint8_t>& bytes);
-    std::vector<uint8_t> read() const;
-    uint8_t* memory() const { return memory_; }  // null for a file
-    bool shrink(uint64_t bytes);                 // of a file or mapped file
-    std::atomic<int32_t> fill_result{0};         // what a fill callback answers
-
-private:
-    static int32_t fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
-
-    sh_device* const device_;
-    const Origin origin_;
-    const uint64_t bytes_;
-    uint8_t* memory_ = nullptr;
-    int descriptor_ = -1;
+    sh_runtime_options options() const;
 };
 
-// A runtime with blocks, and the expected contents of each block.
+// A runtime with blocks, and the expected contents of each block. Uses whose bytes were wrong fail the test at the end.
+// Functions without a status throw if their call fails.
 class Model {
 public:
-    Model(TestDevice& device, const std::vector<BlockSpec>& specs,
-          sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT);
+    Model(TestDevice& device, const std::vector<BlockSpec>& specs, const RuntimeSettings& settings = {});
     ~Model();
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
 
     sh_runtime* runtime() const { return runtime_; }
+    TestDevice& test_device() const { return device_; }
+    sh_device* device() const { return device_.get(); }
+    sh_stream stream() { return device_.stream(); }
+    sh_memory_info memory() const { return device_.memory(); }
+    DeviceBytes& bytes() { return device_.bytes(); }
+    void synchronize() { device_.synchronize(); }
     size_t size() const { return ids_.size(); }
     sh_block id(size_t i) const { return ids_[i]; }
     const std::vector<sh_block>& ids() const { return ids_; }
@@ -141,6 +135,13 @@ public:
     void change(size_t i, uint64_t version);
     sh_status schedule(const std::vector<size_t>& order, uint64_t compute_ns = 1000);
 
+    sh_view acquire(size_t i, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0);
+    void release(size_t i, sh_stream stream = SH_STREAM_HOST);
+    void begin_step();
+    void end_step();
+    void invalidate(size_t i);
+    sh_scope* keep_resident();
+    sh_scope* begin_guest(const sh_guest_options& options = SH_GUEST_OPTIONS_INIT);
     // Makes one use: acquires, compares on the stream or here, and releases. Returns the first failure.
     sh_status use(size_t i, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0, int64_t busy_ns = 0);
     // Compares when the stream reaches this work. The caller releases the view after this call.
@@ -148,12 +149,12 @@ public:
     // The engine changes all bytes of a mutable block that it holds, in the stream or on the calling thread, and marks
     // the block dirty.
     sh_status overwrite(size_t i, const sh_view& view, uint64_t version, sh_stream stream = SH_STREAM_HOST);
+    // Makes one use that compares a mutable block and changes all its bytes.
+    void rewrite(size_t i, uint64_t version, sh_stream stream = SH_STREAM_HOST);
     // Makes a step that uses these blocks in this order.
     sh_status step(const std::vector<size_t>& order, sh_stream stream = SH_STREAM_HOST, int64_t busy_ns = 0);
 
     uint64_t compared() const { return compared_.load(); }
-    uint64_t wrong_uses() const { return wrong_.load(); }  // whose bytes were not as they should be
-    std::string first_wrong();
 
     sh_runtime_stats stats() const;
     sh_block_state state(size_t i) const;
@@ -174,6 +175,16 @@ private:
     std::atomic<uint64_t> compared_{0}, wrong_{0};
     std::mutex mutex_;
     std::string first_wrong_;
+};
+
+struct OwnDevice {
+    TestDevice own_device;
+};
+// A device with one model on it, which uses its blocks in this order if one is given.
+class SoloModel : private OwnDevice, public Model {
+public:
+    SoloModel(const DeviceSettings& device, const std::vector<BlockSpec>& specs, const std::vector<size_t>& order = {},
+              const RuntimeSettings& settings = {});
 };
 
 // Orders of use.

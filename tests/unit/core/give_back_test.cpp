@@ -41,11 +41,8 @@ TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
 
 // The runtime is asked to change while a load delays it. A view is acquired before the runtime can change.
 TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    Model host(device, {});
-    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-    options.unordered_bytes = 4 * kPage;  // the second of two blocks takes the memory of the first
-    Model guest(device, equal_blocks(10, 2 * kPage), options);
+    SoloModel host({.budget_bytes = 40 * kPage}, {});  // the second of two blocks takes the memory of the first
+    Model guest(host.test_device(), equal_blocks(10, 2 * kPage), {.unordered_bytes = 4 * kPage});
     SUCCEEDS(guest.schedule(forward(10)));
     struct Gate {
         std::atomic<bool> entered{false}, open{false};
@@ -56,18 +53,8 @@ TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
             return 0;
         }
     } gate;
-    sh_segment slow = SH_SEGMENT_INIT;
-    slow.kind = SH_SOURCE_FILL;
-    slow.bytes = 4 * kPage;
-    slow.fill = Gate::fill;
-    slow.user_data = &gate;
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.flags = SH_BLOCK_UNORDERED;
-    desc.bytes = slow.bytes;
-    desc.segments = &slow;
-    desc.segment_count = 1;
-    sh_block filled = 0;
-    SUCCEEDS(sh_register_blocks(guest.runtime(), &desc, 1, &filled));
+    sh_segment slow = fill_segment(Gate::fill, &gate, 4 * kPage);
+    const sh_block filled = register_block(guest.runtime(), slow, SH_BLOCK_UNORDERED);
     SUCCEEDS(guest.add({.bytes = 4 * kPage, .flags = SH_BLOCK_UNORDERED}));
     const sh_block other = guest.id(10);
 
@@ -93,7 +80,7 @@ TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
     ends.join();
     uses.join();
     SUCCEEDS(sh_runtime_synchronize(guest.runtime()));
-    EXPECT_EQ(used_pages(device), 0u) << "the guest has left, and nothing is used";
+    EXPECT_EQ(used_pages(host.test_device()), 0u) << "the guest has left, and nothing is used";
 }
 
 TEST(GiveBack, those_too_that_the_others_changes_put_beyond_their_share) {

@@ -37,7 +37,7 @@ protected:
         else
             SUCCEEDS(sh_acquire_many(model_.runtime(), ids.data(), ids.size(), stream, 0, views.data()));
         for (const sh_view& view : views) EXPECT_EQ(view.flags & ~0xfu, 0u) << "only flags of the interface";
-        for (const sh_block id : ids) SUCCEEDS(sh_release(model_.runtime(), id, stream));
+        for (const sh_block id : ids) let_go(model_.runtime(), id, stream);
     }
     void prefetch(std::vector<size_t> blocks) {
         for (const size_t i : blocks) SUCCEEDS(sh_prefetch(model_.runtime(), &model_.ids()[i], 1));
@@ -83,7 +83,7 @@ TEST_F(InTime, does_not_count_what_was_not_ready_at_first) {
     sh_view view = SH_VIEW_INIT;
     EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(1), stream_, SH_ACQUIRE_NO_WAIT, &view), SH_OK)
         << "on a stream nobody waits on the host";
-    SUCCEEDS(sh_release(model_.runtime(), model_.id(1), stream_));
+    model_.release(1, stream_);
     prefetch({2});
     EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(2), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
     SUCCEEDS(sh_runtime_synchronize(model_.runtime()));
@@ -107,13 +107,11 @@ TEST_F(InTime, does_not_count_a_set_that_was_not_ready_at_first) {
 
 // All resident blocks are in time, on the short path and on the long path.
 TEST(InTimeOfResidents, is_each_use) {
-    TestDevice device;
-    Model model(device, equal_blocks(6, 4 * kPage));
-    SUCCEEDS(model.schedule(forward(6)));
+    SoloModel model({}, equal_blocks(6, 4 * kPage), forward(6));
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(6)));
     const sh_runtime_stats before = model.stats();
-    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(6), k == 2 ? device.stream() : SH_STREAM_HOST));
-    device.synchronize();
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(6), k == 2 ? model.stream() : SH_STREAM_HOST));
+    model.synchronize();
     EXPECT_EQ(model.stats().in_time - before.in_time, 18u);
     EXPECT_EQ(model.stats().hits - before.hits, 18u);
 }

@@ -25,14 +25,11 @@ protected:
 
 // The library leaves a twentieth of the device to others.
 TEST_P(LargeBudget, is_used_as_far_as_memory_is_free) {
-    TestDevice device(settings(GetParam()));
-    Model model(device, equal_blocks(280, 4 * kPage));
-    SUCCEEDS(model.schedule(forward(280)));
+    SoloModel model(settings(GetParam()), equal_blocks(280, 4 * kPage), forward(280));
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(280)));
     EXPECT_GE(model.plan().budget_bytes, kCapacity * 93 / 100);
     EXPECT_GE(model.stats().held_bytes, kCapacity * 93 / 100);
-    EXPECT_LE(device.memory().peak_bytes, kCapacity * 95 / 100);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(model.memory().peak_bytes, kCapacity * 95 / 100);
 }
 
 TEST_P(LargeBudget, has_pages_for_the_device_that_is_there) {
@@ -65,27 +62,22 @@ TEST_P(LargeBudget, promises_no_more_than_is_free) {
 }
 
 TEST_P(LargeBudget, may_be_set_later) {
-    TestDevice device(settings(64 * kPage));
-    Model model(device, equal_blocks(280, 4 * kPage));
-    SUCCEEDS(model.schedule(forward(280)));
+    SoloModel model(settings(64 * kPage), equal_blocks(280, 4 * kPage), forward(280));
     SUCCEEDS(model.step(forward(280)));
     EXPECT_LE(model.stats().held_bytes, 64 * kPage);
-    SUCCEEDS(sh_device_set_budget(device.get(), GetParam()));
-    EXPECT_LE(device.memory().headroom_bytes, kCapacity) << "before anybody has asked for memory";
+    SUCCEEDS(sh_device_set_budget(model.device(), GetParam()));
+    EXPECT_LE(model.memory().headroom_bytes, kCapacity) << "before anybody has asked for memory";
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(280)));
     EXPECT_GE(model.stats().held_bytes, kCapacity * 93 / 100);
-    SUCCEEDS(sh_device_set_budget(device.get(), 64 * kPage));
+    SUCCEEDS(sh_device_set_budget(model.device(), 64 * kPage));
     SUCCEEDS(model.step(forward(280)));
-    EXPECT_LE(device.memory().used_bytes, 64 * kPage);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(model.memory().used_bytes, 64 * kPage);
 }
 
 TEST_P(LargeBudget, is_no_reason_not_to_measure_the_link) {
     DeviceSettings unmeasured = settings(GetParam());
     unmeasured.link_bytes_per_second = 0;
-    TestDevice device(unmeasured);
-    Model model(device, equal_blocks(8, 4 * kPage));
-    SUCCEEDS(model.schedule(forward(8)));
+    SoloModel model(unmeasured, equal_blocks(8, 4 * kPage), forward(8));
     EXPECT_NE(model.plan().link_bytes_per_second, 16'000'000'000u) << "what is taken where nothing could be measured";
 }
 

@@ -61,19 +61,6 @@ TEST_F(OccupancyCore, WithoutAWaitForAllWorkMemoryIsFreedAtOnceAndNeverPaused) {
     EXPECT_EQ(info.device_bytes, 0u);
 }
 
-// A backend whose wait fails keeps the memory.
-TEST_F(OccupancyCore, MemoryIsKeptIfTheDriverFailsToWait) {
-    table_.device_synchronize = [](sh_backend_device*) -> sh_status { return SH_ERROR_BACKEND; };
-    open();
-    uint64_t address = 0;
-    ASSERT_TRUE(occupancy_->alloc(kMiB, "weights", {}, &address).ok());
-    EXPECT_EQ(occupancy_->free(address).code(), SH_ERROR_BACKEND);
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
-    ASSERT_TRUE(occupancy_->info(nullptr, &info).ok());
-    EXPECT_EQ(info.allocations, 1u);
-    EXPECT_GE(info.device_bytes, kMiB);
-}
-
 // Contents that cannot be compared are copied. A pause does not fail for that.
 TEST_F(OccupancyCore, WithoutHashesEverythingIsCopied) {
     if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
@@ -142,35 +129,6 @@ TEST_F(OccupancyCore, AFailedPauseLeavesNoCopyToCompareWith) {
     EXPECT_EQ(change.copied_bytes, 2 * kMiB);
     ASSERT_TRUE(occupancy_->resume({}, &change).ok());
     EXPECT_EQ(byte(), 7);
-}
-
-// Copies of the first attempt may still be under way. A second attempt must not begin beside them.
-TEST_F(OccupancyCore, AResumeBeginsOnlyWhenTheDriverKnowsThatEarlierCopiesEnded) {
-    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    static bool events_fail, streams_fail;
-    static decltype(sh_backend::event_synchronize) real_event;
-    static decltype(sh_backend::stream_synchronize) real_stream;
-    real_event = table_.event_synchronize;
-    real_stream = table_.stream_synchronize;
-    table_.event_synchronize = [](sh_backend_device* device, sh_backend_event event) {
-        return events_fail ? sh_status(SH_ERROR_BACKEND) : real_event(device, event);
-    };
-    table_.stream_synchronize = [](sh_backend_device* device, sh_stream stream) {
-        return streams_fail ? sh_status(SH_ERROR_BACKEND) : real_stream(device, stream);
-    };
-    open();
-    uint64_t address = 0;
-    ASSERT_TRUE(occupancy_->alloc(2 * kMiB, "weights", {}, &address).ok());
-    std::memset(reinterpret_cast<void*>(address), 7, 2 * kMiB);
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
-    ASSERT_TRUE(occupancy_->pause({}, {}, &change).ok());
-    events_fail = streams_fail = true;
-    EXPECT_EQ(occupancy_->resume({}, &change).code(), SH_ERROR_BACKEND);
-    events_fail = false;
-    EXPECT_EQ(occupancy_->resume({}, &change).code(), SH_ERROR_BACKEND);
-    streams_fail = false;
-    ASSERT_TRUE(occupancy_->resume({}, &change).ok());
-    EXPECT_EQ(*reinterpret_cast<const char*>(address + 2 * kMiB - 1), 7);
 }
 
 TEST_F(OccupancyCore, ASmallAllocationWithoutRoomAsksOnlyOnce) {

@@ -118,14 +118,12 @@ TEST_F(OccupancyFile, WhatDoesNotFitIntoHostMemoryGoesToFiles) {
 TEST_F(OccupancyFile, AFolderWithoutRoomLeavesTheTagsRunning) {
     open();
     const uint64_t first = filled(1, 4 * kMiB, "a", SH_CONTENTS_FILE), second = filled(2, 4 * kMiB, "b");
-    EXPECT_EQ(pause_to(folder_ + "/nothing"), SH_ERROR_IO);
-    EXPECT_NE(why().find("/nothing"), std::string::npos) << why();
+    EXPECT_REFUSED(pause_to(folder_ + "/nothing"), SH_ERROR_IO, "/nothing");
     EXPECT_EQ(info().state, SH_OCCUPANCY_RUNNING + 0u);
     EXPECT_EQ(info().file_bytes + info().host_bytes, 0u);
     EXPECT_EQ(pause_to(""), SH_ERROR_INVALID_ARGUMENT);
     if (mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=2m") == 0) {
-        EXPECT_EQ(pause_to(folder_), SH_ERROR_IO);
-        EXPECT_NE(why().find("do not fit"), std::string::npos) << why();
+        EXPECT_REFUSED(pause_to(folder_), SH_ERROR_IO, "do not fit");
         EXPECT_EQ(info().state, SH_OCCUPANCY_RUNNING + 0u);
         EXPECT_EQ(umount(folder_.c_str()), 0);
     }
@@ -160,7 +158,7 @@ TEST_F(OccupancyFile, ManyAllocationsShareAFile) {
     std::vector<uint64_t> addresses;
     for (uint64_t i = 0; i < 20; i++) addresses.push_back(filled(i, 2 * kMiB, i % 2 ? "a" : "b", SH_CONTENTS_FILE));
     const FewDescriptors few(15);
-    for (uint64_t cycle = 0; cycle < 25; cycle++) {
+    for (uint64_t cycle = 0; cycle < 8; cycle++) {
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.folder = folder_.c_str();
         options.tag_count = 1;
@@ -171,7 +169,7 @@ TEST_F(OccupancyFile, ManyAllocationsShareAFile) {
         EXPECT_EQ(info().file_bytes, 40 * kMiB);
         SUCCEEDS(resume());
         for (uint64_t i = 0; i < 20; i++) EXPECT_EQ(read(addresses[i], 2 * kMiB), contents(i, 2 * kMiB)) << i;
-        const uint64_t changed = cycle % 20;
+        const uint64_t changed = cycle * 7 % 20;
         SUCCEEDS(sh_free(device_, addresses[changed]));
         addresses[changed] = filled(changed, 2 * kMiB, changed % 2 ? "a" : "b", SH_CONTENTS_FILE);
     }
@@ -183,8 +181,7 @@ TEST_F(OccupancyFile, TheFolderMayChange) {
     const uint64_t address = filled(1, 4 * kMiB, "a", SH_CONTENTS_FILE);
     SUCCEEDS(pause_to(folder_));
     SUCCEEDS(resume());
-    EXPECT_EQ(pause_to(folder_ + "/missing"), SH_ERROR_IO);
-    EXPECT_NE(why().find("/missing"), std::string::npos) << why();
+    EXPECT_REFUSED(pause_to(folder_ + "/missing"), SH_ERROR_IO, "/missing");
     SUCCEEDS(pause_to(testing::TempDir()));
     SUCCEEDS(resume());
     EXPECT_EQ(read(address, 4 * kMiB), contents(1, 4 * kMiB));
@@ -211,8 +208,7 @@ TEST_F(OccupancyFile, TheUsualFolderServesIfNoneIsNamed) {
     const std::string kept = before ? before : "";
     setenv("TMPDIR", (folder_ + "/nowhere").c_str(), 1);
     const uint64_t address = filled(1, 4 * kMiB, "a", SH_CONTENTS_FILE);
-    EXPECT_EQ(pause(), SH_ERROR_IO);
-    EXPECT_NE(why().find("/nowhere"), std::string::npos) << why();
+    EXPECT_REFUSED(pause(), SH_ERROR_IO, "/nowhere");
     setenv("TMPDIR", folder_.c_str(), 1);
     SUCCEEDS(pause());
     SUCCEEDS(resume());

@@ -18,7 +18,8 @@ protected:
         if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
     }
     static std::vector<uint8_t> weights(FloatFormat format, uint64_t bytes, uint32_t seed) {
-        std::vector<uint8_t> all = codec::test::weights(format, bytes / codec::fields_of(format).bytes(), seed);
+        const uint64_t elements = bytes / codec::fields_of(format).bytes();
+        std::vector<uint8_t> all = codec::test::repeated_weights(format, elements, static_cast<uint8_t>(seed));
         all.resize(bytes);
         return all;
     }
@@ -48,7 +49,7 @@ protected:
 TEST_F(OccupancyPacked, every_format_comes_back_with_its_bytes) {
     for (const FloatFormat format : codec::test::kFormats) {
         open();
-        constexpr uint64_t kBytes = 4 * kPart;
+        constexpr uint64_t kBytes = 2 * kPart;
         const uint64_t address = alloc_of(format, kBytes);
         for (uint32_t seed = 1; seed < 5; seed++) {
             const std::vector<uint8_t> truth = seed % 2 ? weights(format, kBytes, seed) : contents(seed, kBytes);
@@ -262,12 +263,10 @@ TEST_F(OccupancyPacked, a_format_that_is_none_is_named) {
     sh_alloc_options wanted = SH_ALLOC_OPTIONS_INIT;
     wanted.format = SH_FORMAT_F8_E5M2 + 1;
     uint64_t address = 0;
-    EXPECT_EQ(sh_alloc(device_, 1, &wanted, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_NE(why().find("options.format is 6"), std::string::npos) << why();
+    EXPECT_REFUSED(sh_alloc(device_, 1, &wanted, &address), SH_ERROR_INVALID_ARGUMENT, "options.format is 6");
     sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
     options.format = SH_FORMAT_F8_E5M2 + 1;
-    EXPECT_EQ(sh_pause(device_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_NE(why().find("options.format is 6"), std::string::npos) << why();
+    EXPECT_REFUSED(sh_pause(device_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT, "options.format is 6");
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
         for (const int ordered : {12, 16}) {
             sh_runtime_destroy(runtime_);
             blocks_.clear();
-            sh_runtime_options four = SH_RUNTIME_OPTIONS_INIT;
-            four.max_held = held;
-            SUCCEEDS(sh_runtime_create(device_.get(), &four, &runtime_));
+            tensors_.clear();  // the blocks have the same weights each time
+            const sh_runtime_options options = RuntimeSettings{.max_held = held}.options();
+            SUCCEEDS(sh_runtime_create(device_.get(), &options, &runtime_));
             add_blocks(ordered);
             for (int i = ordered; i < 24; i++)  // in no schedule
                 add_block(runtime_, SH_BLOCK_PIN, {{FloatFormat::bf16, kDeviceMiB + 3}});
@@ -95,17 +95,8 @@ TEST_F(PackedResidents, StayWhateverTheirSource) {
 TEST_F(PackedResidents, StayWhereTheLibraryHasPackedThem) {
     for (int i = 0; i < 19; i++) {
         std::vector<uint8_t> contents = packed(FloatFormat::bf16, kDeviceMiB + 3).contents;
-        sh_segment segment = SH_SEGMENT_INIT;
-        segment.kind = SH_SOURCE_POINTER;
-        segment.pointer = contents.data();
-        segment.bytes = contents.size();
-        segment.format = SH_FORMAT_BF16;
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.segments = &segment;
-        desc.segment_count = 1;
-        desc.bytes = segment.bytes;
-        desc.flags = SH_BLOCK_PACK;
-        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks_.emplace_back()));
+        sh_segment segment = memory_segment(contents.data(), contents.size(), SH_FORMAT_BF16);
+        blocks_.push_back(register_block(runtime_, segment, SH_BLOCK_PACK));
         truth_.push_back(contents);
     }
     set_schedule();

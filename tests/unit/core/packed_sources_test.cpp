@@ -58,11 +58,11 @@ protected:
     void expect_bytes(sh_block block, const uint8_t* wanted, uint64_t bytes) {
         sh_view view = SH_VIEW_INIT;
         std::vector<uint8_t> found(bytes);
-        SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+        view = held_view(runtime_, block);
         ASSERT_EQ(view.bytes, bytes);
         SUCCEEDS(sh_read_block(runtime_, block, SH_STREAM_HOST, 0, found.data(), bytes));
         EXPECT_TRUE(std::equal(found.begin(), found.end(), wanted));
-        SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+        let_go(runtime_, block);
     }
 
     // Lives until the runtime is destroyed, which may still load ahead.
@@ -128,8 +128,7 @@ TEST_F(PackedSources, AreRefusedWhereTheyCannotBe) {
         desc.flags = flags;
         desc.name = "head";
         sh_block block = 0;
-        EXPECT_EQ(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT);
-        EXPECT_NE(why().find(text), std::string::npos) << why();
+        EXPECT_REFUSED(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT, text);
         EXPECT_NE(why().find("head"), std::string::npos) << why();
     };
     refused([](sh_segment&) {}, SH_BLOCK_MUTABLE, "mutable");
@@ -148,8 +147,7 @@ TEST_F(PackedSources, ThatHaveChangedAreAnError) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
     tensor.frame.back() ^= 1;
-    EXPECT_EQ(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
-    EXPECT_NE(why().find("checksum"), std::string::npos) << why();
+    EXPECT_REFUSED(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
     tensor.frame.back() ^= 1;
     expect_bytes(block, tensor.contents.data(), tensor.contents.size());
 }
@@ -203,8 +201,7 @@ TEST_F(PackedSources, AreMadeOfWhatHasAFormatOrRefused) {
     sh_block_desc desc = block_of(segments);
     sh_block block = 0;
     const auto refused = [&](const char* says) {
-        EXPECT_EQ(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT);
-        EXPECT_NE(why().find(says), std::string::npos) << why();
+        EXPECT_REFUSED(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT, says);
     };
     refused("no SH_BLOCK_PACK");
     desc.flags = SH_BLOCK_PACK;
@@ -224,9 +221,9 @@ TEST_F(PackedSources, AreMadeOfWhatHasAFormatOrRefused) {
     std::ranges::fill(given, 0xee);
     sh_view view = SH_VIEW_INIT;
     std::vector<uint8_t> found(1999);
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    view = held_view(runtime_, block);
     SUCCEEDS(sh_read_block(runtime_, block, SH_STREAM_HOST, 0, found.data(), found.size()));
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
     EXPECT_TRUE(std::equal(found.begin(), found.end(), tensor.contents.begin()));
 }
 

@@ -49,15 +49,8 @@ TEST_F(PackedVirtual, a_dry_run_tells_the_speed_of_unpacking) {
 
 TEST_F(PackedVirtual, plain_weights_have_no_speed_of_unpacking) {
     std::vector<uint8_t> bytes(1 << 20);
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.kind = SH_SOURCE_POINTER;
-    segment.pointer = bytes.data();
-    segment.bytes = bytes.size();
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.bytes = bytes.size();
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks_.emplace_back()));
+    sh_segment segment = memory_segment(bytes.data(), bytes.size());
+    blocks_.push_back(register_block(runtime_, segment));
     set_schedule();
     EXPECT_EQ(plan().unpack_bytes_per_second, 0u);
     EXPECT_EQ(plan().unpack_bytes, 0u);

@@ -24,4 +24,8 @@ Function* plugin_function(const char* plugin, const char* name) {
     return function;
 }
 
+// The functions of the fault backend and of the capture backend.
+#define FAULT(name) plugin_function<decltype(name)>("stagehand-fault.so", #name)
+#define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
+
 }  // namespace stagehand::test

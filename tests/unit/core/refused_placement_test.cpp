@@ -62,10 +62,7 @@ protected:
     }
 
     void add_block() {
-        sh_segment segment = SH_SEGMENT_INIT;
-        segment.kind = SH_SOURCE_POINTER;
-        segment.pointer = bytes_.data();
-        segment.bytes = kBlockBytes;
+        sh_segment segment = memory_segment(bytes_.data(), kBlockBytes);
         sh_block_desc desc = SH_BLOCK_DESC_INIT;
         desc.bytes = kBlockBytes;
         desc.segments = &segment;

@@ -44,15 +44,14 @@ TEST(Segments, that_touch_come_after_the_uses_of_all_their_pages) {
         for (int k = 0; k < 3; k++) {
             SUCCEEDS(sh_step_begin(runtime, nullptr));
             for (size_t i = 0; i < kBlocks; i++) {
-                sh_view view = SH_VIEW_INIT;
-                SUCCEEDS(sh_acquire(runtime, order[i].block, stream, 0, &view));
+                sh_view view = held_view(runtime, order[i].block, stream);
                 SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 3'000'000));
                 SUCCEEDS(device.bytes().look(stream, view.address, bytes,
                                              [&wrong, &compared, &expected = truth[i]](const uint8_t* at) {
                                                  compared++;
                                                  wrong += !std::equal(expected.begin(), expected.end(), at);
                                              }));
-                SUCCEEDS(sh_release(runtime, order[i].block, stream));
+                let_go(runtime, order[i].block, stream);
             }
             SUCCEEDS(sh_step_end(runtime));
         }

@@ -31,9 +31,8 @@ private:
 
 // A model of equal blocks of four pages in forward order.
 inline std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint32_t flags = 0) {
-    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-    options.name = name;
-    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock, Origin::pinned, flags), options);
+    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock, Origin::pinned, flags),
+                                         RuntimeSettings{.name = name});
     EXPECT_SUCCEEDS(model->schedule(forward(blocks)));
     return model;
 }

@@ -108,10 +108,7 @@ private:
         options.max_bytes = static_cast<uint64_t>(case_.weights * static_cast<double>(all));
         SUCCEEDS(sh_runtime_create(device_.get(), &options, &runtime_));
         for (const uint64_t size : sizes_) {
-            sh_segment segment = SH_SEGMENT_INIT;
-            segment.kind = SH_SOURCE_POINTER;
-            segment.bytes = size;
-            segment.pointer = source_.data();  // the device has no contents
+            sh_segment segment = memory_segment(source_.data(), size);  // the device has no contents
             sh_block_desc desc = SH_BLOCK_DESC_INIT;
             desc.flags = case_.writes ? SH_BLOCK_MUTABLE : 0;
             desc.bytes = size;
@@ -131,14 +128,10 @@ private:
 
     void acquire(size_t block) {
         sh_view view = SH_VIEW_INIT;
-        if (runtime_) {
-            SUCCEEDS(sh_acquire(runtime_, blocks_[block], stream_, 0, &view));
-        }
+        if (runtime_) view = held_view(runtime_, blocks_[block], stream_);
     }
     void release(size_t block) {
-        if (runtime_) {
-            SUCCEEDS(sh_release(runtime_, blocks_[block], stream_));
-        }
+        if (runtime_) let_go(runtime_, blocks_[block], stream_);
     }
     void compute(int64_t ns) { SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, ns)); }
     void save() {

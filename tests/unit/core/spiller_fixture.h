@@ -83,8 +83,23 @@ protected:
         options.keep_bytes = bytes;
         return options;
     }
+    // With host memory for one tensor, which is pinned from the beginning.
+    static sh_spiller_options keeping_with_one_buffer() {
+        static sh_spill_class one = SH_SPILL_CLASS_INIT;
+        one.bytes = kTensor;
+        one.count = 1;
+        sh_spiller_options options = keeping(0);
+        options.classes = &one;
+        options.class_count = 1;
+        return options;
+    }
+    sh_stream another_stream() {
+        EXPECT_SUCCEEDS(sh_stream_create(device_, &others_.emplace_back()));
+        return others_.back();
+    }
     void TearDown() override {
         sh_spiller_destroy(spiller_);
+        for (const sh_stream stream : others_) sh_stream_destroy(device_, stream);
         sh_stream_destroy(device_, stream_);
         sh_device_close(device_);
         EngineMemory::free_all();
@@ -158,6 +173,7 @@ protected:
 
     sh_device* device_ = nullptr;
     sh_stream stream_ = 0;
+    std::vector<sh_stream> others_;
     sh_spiller* spiller_ = nullptr;
 };
 

@@ -55,8 +55,7 @@ struct Free {
 // The copy waits in its lane behind another tensor, whose stream a gate holds up.
 TEST_F(SharedStorage, EachStreamWaitsForTheCopyWhenItsLastTicketEnds) {
     create_with_two_streams(0);
-    sh_stream slow = 0;
-    SUCCEEDS(sh_stream_create(device_, &slow));
+    const sh_stream slow = another_stream();
     for (const bool first_ends_first : {true, false}) {
         EngineMemory before(kTensor), memory(kTensor, 7);
         std::atomic<bool> held_up{true};
@@ -79,7 +78,6 @@ TEST_F(SharedStorage, EachStreamWaitsForTheCopyWhenItsLastTicketEnds) {
         EXPECT_FALSE(on_first.too_early) << first_ends_first;
         EXPECT_FALSE(on_second.too_early) << first_ends_first;
     }
-    sh_stream_destroy(device_, slow);
 }
 
 TEST_F(SharedStorage, TheCopyComesAfterTheWorkOfAllStreams) {

@@ -18,66 +18,57 @@ std::string way_name(const testing::TestParamInfo<Way>& info) {
 
 class Streaming : public testing::TestWithParam<Way> {
 protected:
+    static sh_stream stream_of(Model& model) { return GetParam().on_stream ? model.stream() : SH_STREAM_HOST; }
     // Runs steps of this order and expects every byte right and the budget kept.
-    void run(Model& model, TestDevice& device, const std::vector<size_t>& order, int steps) {
-        const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+    void run(Model& model, const std::vector<size_t>& order, int steps) {
+        const sh_stream stream = stream_of(model);
         for (int k = 0; k < steps; k++) {
             SUCCEEDS(model.step(order, stream));
-            const sh_memory_info memory = device.memory();
+            const sh_memory_info memory = model.memory();
             ASSERT_LE(memory.used_bytes, memory.budget_bytes);
             ASSERT_LE(memory.peak_bytes, memory.budget_bytes);
         }
-        device.synchronize();
+        model.synchronize();
         EXPECT_EQ(model.compared(), order.size() * steps);
-        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
         EXPECT_SUCCEEDS(sh_runtime_synchronize(model.runtime()));
     }
 };
 
 TEST_P(Streaming, unequal_blocks_forward) {
-    TestDevice device({.budget_bytes = 24 * kPage});
-    Model model(device, unequal_blocks(30, GetParam().origin));
-    SUCCEEDS(model.schedule(forward(30)));
-    run(model, device, forward(30), 5);
+    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(30, GetParam().origin), forward(30));
+    run(model, forward(30), 5);
     EXPECT_GT(model.stats().bytes_to_device, model.total_bytes());
 }
 
 TEST_P(Streaming, forward_then_backward) {
-    TestDevice device({.budget_bytes = 24 * kPage});
-    Model model(device, unequal_blocks(30, GetParam().origin));
-    SUCCEEDS(model.schedule(forward_backward(30)));
-    run(model, device, forward_backward(30), 4);
+    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(30, GetParam().origin), forward_backward(30));
+    run(model, forward_backward(30), 4);
 }
 
 TEST_P(Streaming, learns_the_order) {
-    TestDevice device({.budget_bytes = 24 * kPage});
-    Model model(device, unequal_blocks(20, GetParam().origin));
-    run(model, device, forward(20), 4);
+    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(20, GetParam().origin));
+    run(model, forward(20), 4);
     const sh_plan_info plan = model.plan();
     EXPECT_EQ(plan.scheduled_blocks, 20u);
     EXPECT_GT(plan.streamed_blocks, 0u);
 }
 
 TEST_P(Streaming, learns_a_changed_order) {
-    TestDevice device({.budget_bytes = 24 * kPage});
-    Model model(device, unequal_blocks(20, GetParam().origin));
-    run(model, device, forward(20), 3);
+    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(20, GetParam().origin));
+    run(model, forward(20), 3);
     std::vector<size_t> reversed = forward(20);
     std::reverse(reversed.begin(), reversed.end());
-    const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+    const sh_stream stream = stream_of(model);
     for (int k = 0; k < 5; k++) SUCCEEDS(model.step(reversed, stream));
     const uint64_t before = model.stats().misses;
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(reversed, stream));
-    device.synchronize();
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    model.synchronize();
     EXPECT_EQ(model.stats().misses, before) << "the new order was not learned";
 }
 
 TEST_P(Streaming, order_is_only_a_hint) {
-    TestDevice device({.budget_bytes = 24 * kPage});
-    Model model(device, unequal_blocks(20, GetParam().origin));
-    SUCCEEDS(model.schedule(forward(20)));
-    const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(20, GetParam().origin), forward(20));
+    const sh_stream stream = stream_of(model);
     std::mt19937 random(7);
     for (int k = 0; k < 12; k++) {
         std::vector<size_t> order = forward(20);
@@ -86,40 +77,31 @@ TEST_P(Streaming, order_is_only_a_hint) {
         if (k % 3 == 1) order.insert(order.begin() + 4, order[3]);  // one twice in a row
         SUCCEEDS(model.step(order, stream));
     }
-    device.synchronize();
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST_P(Streaming, twice_in_a_row_and_never) {
-    TestDevice device({.budget_bytes = 16 * kPage});
-    Model model(device, unequal_blocks(12, GetParam().origin));
+    SoloModel model({.budget_bytes = 16 * kPage}, unequal_blocks(12, GetParam().origin));
     const std::vector<size_t> order = {0, 1, 1, 3, 3, 3, 4, 5, 7, 8, 8, 0, 10, 10, 1};
     SUCCEEDS(model.schedule(order));
-    run(model, device, order, 5);
+    run(model, order, 5);
 }
 
 TEST_P(Streaming, smallest_budget_runs) {
-    TestDevice device({.budget_bytes = 10 * kPage});
-    Model model(device, equal_blocks(9, 10 * kPage, GetParam().origin));
-    SUCCEEDS(model.schedule(forward(9)));
+    SoloModel model({.budget_bytes = 10 * kPage}, equal_blocks(9, 10 * kPage, GetParam().origin), forward(9));
     EXPECT_EQ(model.plan(10 * kPage).smallest_budget_bytes, 10 * kPage);
-    run(model, device, forward(9), 4);
+    run(model, forward(9), 4);
 }
 
 TEST_P(Streaming, only_small_blocks) {
-    TestDevice device({.budget_bytes = 12 * kPage});
     std::vector<uint64_t> sizes;
     for (uint64_t i = 0; i < 200; i++) sizes.push_back((1 + i * 37 % 1500) * (kPage / 4096));
-    Model model(device, blocks_of(sizes, GetParam().origin));
-    SUCCEEDS(model.schedule(forward(200)));
-    run(model, device, forward(200), 3);
+    SoloModel model({.budget_bytes = 12 * kPage}, blocks_of(sizes, GetParam().origin), forward(200));
+    run(model, forward(200), 3);
 }
 
 TEST_P(Streaming, all_resident_is_loaded_once) {
-    TestDevice device({.budget_bytes = 400 * kPage});
-    Model model(device, unequal_blocks(30, GetParam().origin));
-    SUCCEEDS(model.schedule(forward(30)));
-    run(model, device, forward(30), 5);
+    SoloModel model({.budget_bytes = 400 * kPage}, unequal_blocks(30, GetParam().origin), forward(30));
+    run(model, forward(30), 5);
     EXPECT_EQ(model.stats().bytes_to_device, model.total_bytes());
     const sh_plan_info plan = model.plan();
     EXPECT_EQ(plan.streamed_blocks, 0u);
@@ -135,15 +117,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, Streaming,
                          way_name);
 
 TEST(Steps, mixed_sources_in_one_model) {
-    TestDevice device({.budget_bytes = 24 * kPage});
     std::vector<BlockSpec> specs = unequal_blocks(40, Origin::pinned);
     for (size_t i = 0; i < specs.size(); i++) specs[i].origin = kOrigins[i % 5];
-    Model model(device, specs);
-    SUCCEEDS(model.schedule(forward_backward(40)));
-    const sh_stream stream = device.stream();
+    SoloModel model({.budget_bytes = 24 * kPage}, specs, forward_backward(40));
+    const sh_stream stream = model.stream();
     for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward_backward(40), k % 2 ? stream : SH_STREAM_HOST));
-    device.synchronize();
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Steps, several_segments_and_gaps) {
@@ -166,13 +144,12 @@ TEST(Steps, several_segments_and_gaps) {
     for (int k = 0; k < 3; k++) {
         SUCCEEDS(sh_step_begin(runtime, nullptr));
         for (const sh_block id : ids) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view));
+            sh_view view = held_view(runtime, id);
             const std::vector<uint8_t> all = device.bytes().read(view.address, view.bytes);
             EXPECT_EQ(std::vector<uint8_t>(all.begin() + 7, all.begin() + 3007), first.read());
             EXPECT_EQ(std::vector<uint8_t>(all.begin() + 4100, all.begin() + 13101), second.read());
             EXPECT_EQ(std::vector<uint8_t>(all.begin() + 20000, all.begin() + 20005), third.read());
-            SUCCEEDS(sh_release(runtime, id, SH_STREAM_HOST));
+            let_go(runtime, id);
         }
         SUCCEEDS(sh_step_end(runtime));
     }
@@ -181,15 +158,12 @@ TEST(Steps, several_segments_and_gaps) {
 
 TEST(Steps, addresses_stay_and_are_aligned) {
     if (devices_without_pages()) GTEST_SKIP() << "addresses change with the plan on this device";
-    TestDevice device({.budget_bytes = 20 * kPage});
-    Model model(device, unequal_blocks(20, Origin::pinned));
-    SUCCEEDS(model.schedule(forward(20)));
+    SoloModel model({.budget_bytes = 20 * kPage}, unequal_blocks(20, Origin::pinned), forward(20));
     std::vector<void*> addresses(20);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         for (size_t i = 0; i < 20; i++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            sh_view view = model.acquire(i);
             EXPECT_TRUE(view.flags & SH_VIEW_FIXED_ADDRESS);
             EXPECT_EQ(reinterpret_cast<uintptr_t>(view.address) % 256, 0u);
             EXPECT_EQ(view.bytes, model.bytes(i));
@@ -198,16 +172,14 @@ TEST(Steps, addresses_stay_and_are_aligned) {
             }
             addresses[i] = view.address;
             EXPECT_EQ(model.state(i).address, view.address);
-            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+            model.release(i);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
 }
 
 TEST(Steps, what_is_still_in_the_ring_is_not_copied_again) {
-    TestDevice device({.budget_bytes = 16 * kPage});
-    Model model(device, equal_blocks(10, 4 * kPage));
-    SUCCEEDS(model.schedule(forward_backward(10)));
+    SoloModel model({.budget_bytes = 16 * kPage}, equal_blocks(10, 4 * kPage), forward_backward(10));
     for (int k = 0; k < 4; k++) SUCCEEDS(model.step(forward_backward(10)));
     SUCCEEDS(sh_runtime_synchronize(model.runtime()));
     const uint64_t before = model.stats().bytes_to_device;
@@ -217,35 +189,30 @@ TEST(Steps, what_is_still_in_the_ring_is_not_copied_again) {
     // Around both turns the last blocks are there already.
     EXPECT_LT(plan.bytes_per_step, 2 * (model.total_bytes() - 16 * kPage) + 8 * kPage);
     EXPECT_LE(model.stats().bytes_to_device - before, 4 * plan.bytes_per_step + 16 * kPage);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Steps, twice_in_a_row_is_loaded_once) {
-    TestDevice device({.budget_bytes = 6 * kPage});
-    Model model(device, equal_blocks(6, 6 * kPage));
+    SoloModel model({.budget_bytes = 6 * kPage}, equal_blocks(6, 6 * kPage));
     const std::vector<size_t> order = {0, 1, 2, 3, 3, 3, 4, 5};
     SUCCEEDS(model.schedule(order));
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         uint64_t serial = 0;
         for (size_t n = 0; n < order.size(); n++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(order[n]), SH_STREAM_HOST, 0, &view));
+            sh_view view = model.acquire(order[n]);
             if (n == 4 || n == 5) {
                 EXPECT_EQ(view.flags & SH_VIEW_HIT, uint32_t(SH_VIEW_HIT));
                 EXPECT_EQ(view.serial, serial);
             }
             serial = view.serial;
-            SUCCEEDS(sh_release(model.runtime(), model.id(order[n]), SH_STREAM_HOST));
+            model.release(order[n]);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
 }
 
 TEST(Steps, prefetch_crosses_the_steps_end) {
-    TestDevice device({.budget_bytes = 20 * kPage});
-    Model model(device, equal_blocks(10, 4 * kPage));
-    SUCCEEDS(model.schedule(forward(10)));
+    SoloModel model({.budget_bytes = 20 * kPage}, equal_blocks(10, 4 * kPage), forward(10));
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(10)));
     const uint64_t before = model.stats().misses;
     for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(10)));
@@ -254,69 +221,59 @@ TEST(Steps, prefetch_crosses_the_steps_end) {
 }
 
 TEST(Steps, serial_grows_with_each_load) {
-    TestDevice device({.budget_bytes = 8 * kPage});
-    Model model(device, equal_blocks(8, 6 * kPage));
-    SUCCEEDS(model.schedule(forward(8)));
+    SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(8, 6 * kPage), forward(8));
     std::vector<uint64_t> serials(8);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         for (size_t i = 0; i < 8; i++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            sh_view view = model.acquire(i);
             if (model.state(i).streamed_bytes) {
                 EXPECT_GT(view.serial, serials[i]) << "block " << i << ", step " << k;
             }
             serials[i] = view.serial;
-            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+            model.release(i);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
 }
 
 TEST(Steps, nothing_leaks_over_fifty) {
-    TestDevice device({.budget_bytes = 20 * kPage});
-    Model model(device, unequal_blocks(20, Origin::pageable));
-    SUCCEEDS(model.schedule(forward(20)));
-    const sh_stream stream = device.stream();
+    SoloModel model({.budget_bytes = 20 * kPage}, unequal_blocks(20, Origin::pageable), forward(20));
+    const sh_stream stream = model.stream();
     for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(20), stream));
-    const uint64_t used = device.memory().used_bytes;
+    const uint64_t used = model.memory().used_bytes;
     for (int k = 0; k < 50; k++) SUCCEEDS(model.step(forward(20), stream));
-    device.synchronize();
-    EXPECT_EQ(device.memory().used_bytes, used);
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    model.synchronize();
+    EXPECT_EQ(model.memory().used_bytes, used);
     EXPECT_EQ(model.stats().failed_loads, 0u);
     model.destroy();
-    EXPECT_EQ(device.memory().used_bytes, 0u);
+    EXPECT_EQ(model.memory().used_bytes, 0u);
 }
 
 TEST(Steps, acquire_outside_a_step) {
-    TestDevice device({.budget_bytes = 20 * kPage});
-    Model model(device, unequal_blocks(20, Origin::pageable));
+    SoloModel model({.budget_bytes = 20 * kPage}, unequal_blocks(20, Origin::pageable));
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
     SUCCEEDS(model.schedule(forward(20)));
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST(Steps, misplaced_calls_are_refused) {
-    TestDevice device;
-    Model model(device, equal_blocks(3, 2 * kPage));
+    SoloModel model({}, equal_blocks(3, 2 * kPage));
     EXPECT_EQ(sh_step_end(model.runtime()), SH_ERROR_INVALID_STATE);
-    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+    model.begin_step();
     EXPECT_EQ(sh_step_begin(model.runtime(), nullptr), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
     uint8_t byte = 0;
     EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &byte, 1), SH_ERROR_INVALID_STATE);
     SUCCEEDS(model.use(0));
-    SUCCEEDS(sh_step_end(model.runtime()));
+    model.end_step();
 }
 
 // The second load uses the record of the first, which workers have filled.
 TEST(Statistics, count_the_bytes_of_each_load_once) {
-    TestDevice device;
-    Model model(device, {{.bytes = 3 * kPage, .origin = Origin::pageable}, {.bytes = 5 * kPage}});
+    SoloModel model({}, {{.bytes = 3 * kPage, .origin = Origin::pageable}, {.bytes = 5 * kPage}});
     uint64_t bytes = 0, pieces = 0;
     for (size_t i = 0; i < 2; i++) {
         SUCCEEDS(model.use(i));
@@ -332,30 +289,23 @@ TEST(Statistics, count_the_bytes_of_each_load_once) {
 
 TEST(Steps, a_view_stays_held_if_the_stream_of_the_release_is_gone) {
     if (!on_host_backend()) GTEST_SKIP() << "drivers do not check whether a stream is there";
-    TestDevice device;
-    Model model(device, equal_blocks(2, 2 * kPage));
+    SoloModel model({}, equal_blocks(2, 2 * kPage));
     sh_stream gone = 0;
-    SUCCEEDS(sh_stream_create(device.get(), &gone));
-    sh_stream_destroy(device.get(), gone);
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
-    EXPECT_EQ(sh_release(model.runtime(), model.id(0), gone), SH_ERROR_INVALID_HANDLE);
-    EXPECT_NE(why().find("stays held"), std::string::npos) << why();
+    SUCCEEDS(sh_stream_create(model.device(), &gone));
+    sh_stream_destroy(model.device(), gone);
+    model.acquire(0);
+    EXPECT_REFUSED(sh_release(model.runtime(), model.id(0), gone), SH_ERROR_INVALID_HANDLE, "stays held");
     EXPECT_EQ(model.state(0).held, 1u);
-    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    model.release(0);
     SUCCEEDS(model.use(1));
 }
 
 // Three blocks share the memory of two. The block that was used again stays.
 TEST(Unordered, blocks_that_are_used_again_stay) {
     for (const size_t again : {0, 1}) {
-        TestDevice device({.budget_bytes = 12 * kPage});
-        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-        options.unordered_bytes = 8 * kPage;
         auto specs = equal_blocks(4, 4 * kPage, Origin::pinned, SH_BLOCK_UNORDERED);
         specs[3].flags = 0;
-        Model model(device, specs, options);
-        SUCCEEDS(model.schedule({3}));
+        SoloModel model({.budget_bytes = 12 * kPage}, specs, {3}, {.unordered_bytes = 8 * kPage});
         SUCCEEDS(model.step({3, 0, 1, again, 2}));
         EXPECT_EQ(model.state(again).present_bytes, model.bytes(again));
         EXPECT_EQ(model.state(1 - again).present_bytes, 0u);
@@ -364,18 +314,16 @@ TEST(Unordered, blocks_that_are_used_again_stay) {
 }
 
 TEST(Steps, read_block_reads_what_the_stream_has_seen) {
-    TestDevice device({.budget_bytes = 8 * kPage});
-    Model model(device, unequal_blocks(6, Origin::pageable));
-    const sh_stream stream = device.stream();
+    SoloModel model({.budget_bytes = 8 * kPage}, unequal_blocks(6, Origin::pageable));
+    const sh_stream stream = model.stream();
     for (size_t i = 0; i < model.size(); i++) {
-        sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+        sh_view view = model.acquire(i, stream);
         std::vector<uint8_t> bytes(view.bytes);
         SUCCEEDS(sh_read_block(model.runtime(), model.id(i), stream, 0, bytes.data(), bytes.size()));
         EXPECT_EQ(bytes, *model.truth(i));
         EXPECT_EQ(sh_read_block(model.runtime(), model.id(i), stream, 1, bytes.data(), bytes.size()),
                   SH_ERROR_INVALID_ARGUMENT);
-        SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+        model.release(i, stream);
     }
 }
 
@@ -384,18 +332,16 @@ TEST(Steps, read_block_reads_what_the_stream_has_seen) {
 TEST(Polling, counts_each_use_once) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=500us";
-    TestDevice device(slow);
-    Model model(device, equal_blocks(8, 4 * kPage, Origin::pageable));
+    SoloModel model(slow, equal_blocks(8, 4 * kPage, Origin::pageable));
     for (int k = 0; k < 6; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         for (size_t i = 0; i < 8; i++) {
             sh_status status = SH_NOT_READY;
             while (status == SH_NOT_READY) status = model.use(i, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT);
             SUCCEEDS(status);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     EXPECT_EQ(model.stats().acquires, 48u);
     EXPECT_EQ(model.stats().hits + model.stats().misses, 48u);
     EXPECT_GE(model.stats().misses, 8u) << "nothing is there in the first step";
@@ -407,45 +353,40 @@ TEST(Polling, counts_each_use_once) {
 TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=5ms";
-    TestDevice device(slow);
-    Model model(device, equal_blocks(4, 6 * kPage, Origin::pinned));
-    SUCCEEDS(model.schedule(forward(4)));
-    const sh_stream stream = device.stream();
+    SoloModel model(slow, equal_blocks(4, 6 * kPage, Origin::pinned), forward(4));
+    const sh_stream stream = model.stream();
     for (size_t i = 0; i < 4; i++) {
-        sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+        sh_view view = model.acquire(i, stream);
         std::vector<uint8_t> bytes(view.bytes);
         SUCCEEDS(sh_read_block(model.runtime(), model.id(i), SH_STREAM_HOST, 0, bytes.data(), bytes.size()));
         EXPECT_EQ(bytes, *model.truth(i)) << "block " << i;
-        SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+        model.release(i, stream);
     }
 }
 
 // An engine that computes on the calling thread holds a view meanwhile. The library then loads the next block into the
 // free pages, although other pages of the block are held.
 TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
-    TestDevice device({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000 / 4096 * kPage});
-    Model model(device, equal_blocks(6, 8 * kPage));
+    SoloModel model({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000 / 4096 * kPage},
+                    equal_blocks(6, 8 * kPage));
     SUCCEEDS(
         model.schedule(forward(6), 32'768));  // as long as a copy: a ring of less than two blocks overlaps them in part
     SUCCEEDS(model.step(forward(6)));
     int begun_in_part = 0;
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
+        model.begin_step();
         for (size_t i = 0; i < 6; i++) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            sh_view view = model.acquire(i);
             SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
             const sh_block_state next = model.state((i + 1) % 6);
             begun_in_part += next.present_bytes > next.resident_bytes && next.present_bytes < next.bytes;
-            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+            model.release(i);
         }
-        SUCCEEDS(sh_step_end(model.runtime()));
+        model.end_step();
     }
     if (!devices_without_pages()) {
         EXPECT_GT(begun_in_part, 10);
     }
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 }  // namespace

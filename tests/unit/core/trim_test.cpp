@@ -28,7 +28,6 @@ TEST(Trim, gives_back_at_once_and_the_next_step_takes_it_again) {
     EXPECT_EQ(device.memory().headroom_bytes, 60 * kPage);
     SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
     EXPECT_EQ(copied(*a), 12 * kBlock);
-    EXPECT_EQ(a->wrong_uses(), 0u) << a->first_wrong();
 }
 
 TEST(Trim, keeps_what_is_protected_or_reserved) {
@@ -53,32 +52,25 @@ TEST(Trim, keeps_what_is_protected_or_reserved) {
 TEST(Trim, is_refused_while_the_runtime_is_in_use) {
     TestDevice device;
     auto a = make(device, 4, "a");
-    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
+    a->begin_step();
     uint64_t bytes = 77;
     EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(bytes, 77u);
-    SUCCEEDS(sh_step_end(a->runtime()));
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(a->runtime(), a->id(0), SH_STREAM_HOST, 0, &view));
+    a->end_step();
+    a->acquire(0);
     EXPECT_EQ(sh_trim(a->runtime(), 0, nullptr), SH_ERROR_INVALID_STATE);
-    SUCCEEDS(sh_release(a->runtime(), a->id(0), SH_STREAM_HOST));
+    a->release(0);
     SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
 }
 
 TEST(Trim, writes_back_what_is_dirty) {
-    TestDevice device;
-    Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE));
-    SUCCEEDS(model.schedule(forward(4)));
-    SUCCEEDS(sh_step_begin(model.runtime(), nullptr));
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
-    SUCCEEDS(model.overwrite(1, view, 5));
-    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
-    SUCCEEDS(sh_step_end(model.runtime()));
+    SoloModel model({}, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE), forward(4));
+    model.begin_step();
+    model.rewrite(1, 5);
+    model.end_step();
     SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     SUCCEEDS(model.step(forward(4)));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 struct Felt {
@@ -100,19 +92,19 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     copied(*a, 2);
     SUCCEEDS(sh_reserve(b->runtime(), 10 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 0) << "between steps it gives up what is wanted";
-    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
+    a->begin_step();
     SUCCEEDS(sh_reserve(b->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
     EXPECT_EQ(felt.bytes, 20 * kPage);
     EXPECT_EQ(felt.runtime, a->runtime());
-    SUCCEEDS(sh_step_end(a->runtime()));
+    a->end_step();
     copied(*b);
     EXPECT_GE(b->stats().share_bytes, 30 * kPage);
     SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
-    SUCCEEDS(sh_step_begin(a->runtime(), nullptr));
+    a->begin_step();
     SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
-    SUCCEEDS(sh_step_end(a->runtime()));
+    a->end_step();
 }
 
 }  // namespace

@@ -67,14 +67,8 @@ protected:
         return runtime;
     }
 
-    // Weights that repeat, with other mantissas for each tensor. Many random weights would take long.
     static std::vector<uint8_t> weights(FloatFormat format, uint64_t elements, uint8_t seed) {
-        const uint32_t size = codec::fields_of(format).bytes();
-        const std::vector<uint8_t> some = codec::test::weights(format, 50'001, 1);
-        std::vector<uint8_t> all(elements * size);
-        for (size_t i = 0; i < all.size(); i++)
-            all[i] = static_cast<uint8_t>(some[i % some.size()] ^ (i % size ? 0 : seed));
-        return all;
+        return codec::test::repeated_weights(format, elements, seed);
     }
 
     // Made once for all tests.
@@ -143,10 +137,10 @@ protected:
     static void expect_bytes(sh_runtime* runtime, sh_block block, const std::vector<uint8_t>& wanted) {
         sh_view view = SH_VIEW_INIT;
         std::vector<uint8_t> found(wanted.size());
-        SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+        view = held_view(runtime, block);
         SUCCEEDS(sh_read_block(runtime, block, SH_STREAM_HOST, 0, found.data(), found.size()));
         EXPECT_TRUE(found == wanted);
-        SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+        let_go(runtime, block);
     }
     // Of a dry run. 0: the link's own speed.
     sh_plan_info plan(uint64_t link_bytes_per_second = 0) {

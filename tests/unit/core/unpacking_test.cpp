@@ -72,14 +72,11 @@ TEST_F(UnpackingTest, DamageInAFileIsNamed) {
     SUCCEEDS(sh_step_begin(runtime_, nullptr));
     EXPECT_GE(beside(runtime_), kLeast);
     sh_view view = SH_VIEW_INIT;
-    EXPECT_EQ(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
-    EXPECT_NE(why().find("checksum"), std::string::npos) << why();
+    EXPECT_REFUSED(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
     SUCCEEDS(sh_step_end(runtime_));
     write_last(tensor.frame.back());
     // A load ahead of use may have met the damage, and its failure is reported once.
-    if (sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view) == SH_OK) {
-        SUCCEEDS(sh_release(runtime_, blocks_[0], SH_STREAM_HOST));
-    }
+    if (sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view) == SH_OK) let_go(runtime_, blocks_[0]);
     step(runtime_);
 }
 
@@ -177,21 +174,11 @@ TEST_F(UnpackingTest, DamageIsNamed) {
     static PackedTensor damaged;  // outlives the runtime, which may load ahead
     damaged = *tensors_[0];
     damaged.frame.back() ^= 1;
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.kind = SH_SOURCE_POINTER;
-    segment.pointer = damaged.frame.data();
+    sh_segment segment = memory_segment(damaged.frame.data(), damaged.contents.size());
     segment.packed_bytes = damaged.frame.size();
-    segment.bytes = damaged.contents.size();
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    desc.bytes = segment.bytes;
-    desc.flags = SH_BLOCK_PIN;
-    sh_block block = 0;
-    SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
+    const sh_block block = register_block(runtime_, segment, SH_BLOCK_PIN);
     sh_view view = SH_VIEW_INIT;
-    EXPECT_EQ(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
-    EXPECT_NE(why().find("checksum"), std::string::npos) << why();
+    EXPECT_REFUSED(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
 }
 
 }  // namespace

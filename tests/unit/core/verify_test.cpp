@@ -18,10 +18,7 @@ protected:
     // Of plain memory unless a change says otherwise.
     template <class Change>
     sh_block add(const Memory& memory, Change&& change) {
-        sh_segment segment = SH_SEGMENT_INIT;
-        segment.kind = SH_SOURCE_POINTER;
-        segment.pointer = memory.data();
-        segment.bytes = memory.size();
+        sh_segment segment = memory_segment(memory.data(), memory.size());
         sh_block_desc desc = SH_BLOCK_DESC_INIT;
         desc.segments = &segment;
         desc.segment_count = 1;
@@ -49,8 +46,7 @@ protected:
     }
     // In each byte that is tried, and nowhere else.
     void expect_found(sh_block block, std::initializer_list<uint64_t> places) {
-        sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+        sh_view view = held_view(runtime_, block);
         expect(block, SH_OK);
         for (const uint64_t at : places) {
             damage(view, at);
@@ -58,7 +54,7 @@ protected:
             damage(view, at);
             expect(block, SH_OK);
         }
-        SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+        let_go(runtime_, block);
     }
     static Memory some(uint64_t bytes) { return weights(FloatFormat::bf16, bytes / 2, 3); }
 };
@@ -105,25 +101,23 @@ TEST_F(Verify, ComparesWhatSegmentsCover) {
         desc.bytes = 100'000;
     });
     expect_found(block, {1000, 50'999});
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    sh_view view = held_view(runtime_, block);
     for (const uint64_t at : {0, 999, 51'000, 99'999}) damage(view, at);
     expect(block, SH_OK);
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
 }
 
 TEST_F(Verify, LooksAfterTheWorkOfTheStream) {
     Memory memory = some(1'000'000);
     const sh_block block = add(memory);
     const sh_stream stream = device_.stream();
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(runtime_, block, stream, 0, &view));
+    sh_view view = held_view(runtime_, block, stream);
     DeviceBytes bytes(device_.get());
     SUCCEEDS(bytes.look(
         stream, view.address, 1, [](const uint8_t*) {}, 20'000'000));
     SUCCEEDS(bytes.change(stream, view.address, 1, [](uint8_t* byte) { *byte ^= 1; }));
     EXPECT_EQ(sh_verify_block(runtime_, block, stream), SH_ERROR_CHECKSUM);
-    SUCCEEDS(sh_release(runtime_, block, stream));
+    let_go(runtime_, block, stream);
 }
 
 TEST_F(Verify, SaysWhatCannotBeCompared) {
@@ -133,23 +127,22 @@ TEST_F(Verify, SaysWhatCannotBeCompared) {
         desc.on_load = [](const sh_loaded_range*, void*) { return 0; };
     });
     expect(block, SH_ERROR_INVALID_STATE, "no view");
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(runtime_, patched, SH_STREAM_HOST, 0, &view));
+    sh_view view = held_view(runtime_, patched);
     expect(patched, SH_ERROR_UNSUPPORTED, "on_load");
-    SUCCEEDS(sh_release(runtime_, patched, SH_STREAM_HOST));
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    let_go(runtime_, patched);
+    view = held_view(runtime_, block);
     SUCCEEDS(sh_mark_dirty(runtime_, block));
     expect(block, SH_ERROR_INVALID_STATE, "changes");
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
     SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    view = held_view(runtime_, block);
     expect(block, SH_OK);
     SUCCEEDS(sh_source_update_begin(runtime_, &block, 1));
     expect(block, SH_ERROR_INVALID_STATE, "updated");
     memory[5] ^= 1;
     SUCCEEDS(sh_source_update_end(runtime_, &block, 1));
     expect(block, SH_ERROR_INVALID_STATE, "invalidated");
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
     expect_found(block, {5});
     EXPECT_EQ(sh_verify_block(runtime_, block + 1000, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
 }
@@ -171,12 +164,11 @@ TEST_F(Verify, HoldsTheBlockAndItsSource) {
             return 0;
         };
     });
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    held_view(runtime_, block);
     gate.closed = true;
     std::thread verifies([&] { EXPECT_SUCCEEDS(sh_verify_block(runtime_, block, SH_STREAM_HOST)); });
     while (!gate.reached) std::this_thread::yield();
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
     std::atomic<bool> began = false;
     std::thread updates([&] {
         EXPECT_SUCCEEDS(sh_source_update_begin(runtime_, &block, 1));
@@ -185,9 +177,7 @@ TEST_F(Verify, HoldsTheBlockAndItsSource) {
         EXPECT_SUCCEEDS(sh_source_update_end(runtime_, &block, 1));
     });
     sh_view other = SH_VIEW_INIT;
-    while (sh_acquire(runtime_, block, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) {
-        SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
-    }
+    while (sh_acquire(runtime_, block, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) let_go(runtime_, block);
     EXPECT_FALSE(began);
     gate.closed = false;
     verifies.join();
@@ -209,13 +199,12 @@ TEST_F(Verify, LetsABlockGoWhenItHasEnded) {
             return 0;
         };
     });
-    sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    held_view(runtime_, block);
     closed = true;
     std::thread verifies([&] { EXPECT_SUCCEEDS(sh_verify_block(runtime_, block, SH_STREAM_HOST)); });
     while (!reached) std::this_thread::yield();
     EXPECT_EQ(sh_unregister_blocks(runtime_, &block, 1), SH_ERROR_INVALID_STATE) << "the engine holds it, too";
-    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    let_go(runtime_, block);
     std::thread unregisters([&] {
         EXPECT_SUCCEEDS(sh_unregister_blocks(runtime_, &block, 1));
         EXPECT_FALSE(closed);
@@ -235,10 +224,9 @@ TEST_F(Verify, AgreesWithWhatWasUnpacked) {
     for (int step = 0; step < 3; step++) {
         SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (const sh_block block : blocks_) {
-            sh_view view = SH_VIEW_INIT;
-            SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+            held_view(runtime_, block);
             SUCCEEDS(sh_verify_block(runtime_, block, SH_STREAM_HOST));
-            SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+            let_go(runtime_, block);
         }
         SUCCEEDS(sh_step_end(runtime_));
     }

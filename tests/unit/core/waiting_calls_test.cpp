@@ -63,20 +63,10 @@ TEST(WaitingCalls, go_on_when_another_call_has_brought_their_block) {
     constexpr size_t kRounds = 4, kCalls = 7;
     DeviceSettings settings;
     settings.budget_bytes = 9 * kPage;
-    TestDevice device(settings);
-    Model model(device, equal_blocks(1, 6 * kPage));
+    SoloModel model(settings, equal_blocks(1, 6 * kPage));
     std::atomic<bool> may_go_on = false;
-    sh_segment segment = SH_SEGMENT_INIT;
-    segment.kind = SH_SOURCE_FILL;
-    segment.bytes = 6 * kPage;
-    segment.fill = fill_late;
-    segment.user_data = &may_go_on;
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.bytes = segment.bytes;
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    sh_block late = 0;
-    SUCCEEDS(sh_register_blocks(model.runtime(), &desc, 1, &late));
+    sh_segment segment = fill_segment(fill_late, &may_go_on, 6 * kPage);
+    const sh_block late = register_block(model.runtime(), segment);
     sh_use uses[2] = {SH_USE_INIT, SH_USE_INIT};
     uses[0].block = model.id(0);
     uses[1].block = late;
@@ -98,7 +88,7 @@ TEST(WaitingCalls, go_on_when_another_call_has_brought_their_block) {
         may_go_on.notify_all();
         for (Caller& caller : callers) EXPECT_EQ(caller.join(), SH_OK);
         may_go_on = false;
-        for (size_t i = 0; i < kCalls; i++) SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+        for (size_t i = 0; i < kCalls; i++) model.release(0);
     }
     may_go_on = true;
     may_go_on.notify_all();

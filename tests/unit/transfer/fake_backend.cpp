@@ -1,129 +1,93 @@
 #include "fake_backend.h"
 
 #include <chrono>
-#include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include "backend/functions.h"
+#include "host/host_backend.h"
 
 namespace stagehand::transfer::test {
 namespace {
 
-thread_local std::string error_text;
+const sh_backend& host = *host::host_backend();
+thread_local std::string refusal;  // of this thread's last call, empty if the host backend has answered it
 
 uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
+sh_status refuse(const std::string& why) {
+    refusal = why;
+    return SH_ERROR_BACKEND;
+}
+
 }  // namespace
 
-class FakeStream {
-public:
-    explicit FakeStream(FakeBackend& backend) : backend_(backend), thread_([this] { run(); }) {}
-    ~FakeStream() {
-        {
-            std::lock_guard lock(mutex_);
-            stopping_ = true;
-        }
-        changed_.notify_all();
-        thread_.join();
-    }
-    void push(std::function<void()> work) {
-        {
-            std::lock_guard lock(mutex_);
-            queue_.push_back(std::move(work));
-            pushed_++;
-        }
-        changed_.notify_all();
-    }
-    void synchronize() {
-        std::unique_lock lock(mutex_);
-        const uint64_t all = pushed_;
-        changed_.wait(lock, [&] { return finished_ >= all; });
-    }
+// A name as a template argument.
+#define SH_NAME(member) constexpr char member##_name[] = #member;
+SH_BACKEND_DEVICE_FUNCTIONS(SH_NAME)
+#undef SH_NAME
 
-private:
-    void run() {
-        std::mt19937 random(static_cast<uint32_t>(address_of(this)));
-        std::unique_lock lock(mutex_);
-        for (;;) {
-            changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-            if (queue_.empty()) return;
-            const auto work = std::move(queue_.front());
-            queue_.pop_front();
-            lock.unlock();
-            backend_.wait_for_gate();
-            if (const uint32_t delay = backend_.delay_us)
-                std::this_thread::sleep_for(std::chrono::microseconds(random() % delay));
-            work();
-            lock.lock();
-            finished_++;
-            changed_.notify_all();
-        }
-    }
-
-    FakeBackend& backend_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> queue_;
-    uint64_t pushed_ = 0, finished_ = 0;
-    bool stopping_ = false;
-    std::thread thread_;
-};
-
-// The table's functions.
+// The table's functions: those of the host backend, but what the test counts, refuses or holds up.
 struct FakeTable {
     using Device = sh_backend_device;
 
-    static sh_status refuse(FakeBackend& fake, const char* name) {
-        if (!fake.refuses(name)) return SH_OK;
-        error_text = std::string("injected into ") + name;
-        return SH_ERROR_BACKEND;
+    static bool is_refused(Device* device, const char* name) {
+        refusal.clear();
+        if (!FakeBackend::of(device).refuses(name)) return false;
+        refuse(std::string("injected into ") + name);
+        return true;
     }
-    static sh_status unsupported() {
-        error_text = "not in the fake";
-        return SH_ERROR_UNSUPPORTED;
+    template <auto function, const char* name>
+    struct Pass;
+    template <class... Arguments, sh_status (*sh_backend::*function)(Device*, Arguments...), const char* name>
+    struct Pass<function, name> {
+        static sh_status call(Device* device, Arguments... arguments) {
+            if (is_refused(device, name)) return SH_ERROR_BACKEND;
+            FakeBackend& fake = FakeBackend::of(device);
+            const sh_status status = (host.*function)(fake.inner_, arguments...);
+            if (status == SH_OK) fake.note_success(name);
+            return status;
+        }
+    };
+#define SH_PASS(member) Pass<&sh_backend::member, member##_name>::call
+
+    // What is queued on the stream from now on waits for the gate, and sleeps.
+    static void hold_up(Device* device, sh_stream stream) {
+        FakeBackend& fake = FakeBackend::of(device);
+        if (fake.gate_open_ && !fake.delay_us) return;
+        host.stream_launch(
+            fake.inner_, stream, [](void* it) { static_cast<FakeBackend*>(it)->wait_for_gate(); }, &fake, 0);
     }
-    static FakeStream* find_stream(FakeBackend& fake, sh_stream stream) {
-        std::lock_guard lock(fake.mutex_);
-        return fake.streams_.at(stream).get();
-    }
-    static std::shared_ptr<FakeBackend::Event> find_event(FakeBackend& fake, sh_backend_event event) {
-        std::lock_guard lock(fake.mutex_);
-        return fake.events_.at(event);
+    static sh_status count_copy(Device* device, sh_stream stream, sh_status status) {
+        FakeBackend& fake = FakeBackend::of(device);
+        if (status != SH_OK) return status;
+        return host.stream_launch(
+            fake.inner_, stream, [](void* it) { static_cast<FakeBackend*>(it)->note_copy(); }, &fake, 0);
     }
 
-    static sh_status probe(uint32_t* count) { return *count = 1, SH_OK; }
-    static sh_status device_open(uint32_t, const char*, Device**, sh_backend_device_info*) { return unsupported(); }
     static void device_close(Device*) {}
-    static const char* last_error() { return error_text.c_str(); }
-    static sh_status memory_info(Device*, uint64_t*, uint64_t*) { return unsupported(); }
-    static sh_status pages_create(Device*, uint64_t, uint64_t, sh_backend_page*) { return unsupported(); }
-    static sh_status pages_destroy(Device*, uint64_t, uint64_t, const sh_backend_page*) { return unsupported(); }
-    static sh_status range_reserve(Device*, uint64_t, uint64_t, uint64_t*) { return unsupported(); }
-    static sh_status range_free(Device*, uint64_t, uint64_t) { return unsupported(); }
-    static sh_status pages_map(Device*, uint64_t, uint64_t, uint64_t, const sh_backend_page*) { return unsupported(); }
-    static sh_status pages_unmap(Device*, uint64_t, uint64_t, uint64_t) { return unsupported(); }
+    static const char* last_error() { return refusal.empty() ? host.last_error() : refusal.c_str(); }
 
     static sh_status host_register(Device* device, void* memory, uint64_t bytes) {
         FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "host_register")) return status;
-        if (fake.may_register && !fake.may_register(bytes)) return error_text = "refused to pin", SH_ERROR_BACKEND;
+        if (is_refused(device, "host_register")) return SH_ERROR_BACKEND;
+        if (fake.may_register && !fake.may_register(bytes)) return refuse("refused to pin");
         const uint64_t begin = address_of(memory);
         std::lock_guard lock(fake.mutex_);
         for (const auto& [at, size] : fake.registered_)
-            if (at < begin + bytes && begin < at + size) return error_text = "already registered", SH_ERROR_BACKEND;
+            if (at < begin + bytes && begin < at + size) return refuse("already registered");
         fake.registered_[begin] = bytes;
         return SH_OK;
     }
     static sh_status host_unregister(Device* device, void* memory) {
         FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "host_unregister")) return status;
+        if (is_refused(device, "host_unregister")) return SH_ERROR_BACKEND;
         std::lock_guard lock(fake.mutex_);
-        if (fake.registered_.erase(address_of(memory))) return SH_OK;
-        return error_text = "was not registered", SH_ERROR_BACKEND;
+        return fake.registered_.erase(address_of(memory)) ? SH_OK : refuse("was not registered");
     }
     static sh_status host_is_pinned(Device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
         FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "host_is_pinned")) return status;
+        if (is_refused(device, "host_is_pinned")) return SH_ERROR_BACKEND;
         std::lock_guard lock(fake.mutex_);
         auto range = fake.registered_.upper_bound(address_of(memory));
         *out_pinned =
@@ -131,149 +95,72 @@ struct FakeTable {
         return SH_OK;
     }
 
-    static sh_status stream_create(Device* device, sh_stream* out_stream) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "stream_create")) return status;
-        std::lock_guard lock(fake.mutex_);
-        *out_stream = fake.next_++;
-        fake.streams_[*out_stream] = std::make_unique<FakeStream>(fake);
-        return SH_OK;
-    }
-    static sh_status stream_destroy(Device* device, sh_stream stream) {
-        FakeBackend& fake = FakeBackend::of(device);
-        std::unique_ptr<FakeStream> gone;
-        std::lock_guard lock(fake.mutex_);
-        gone = std::move(fake.streams_.at(stream));
-        fake.streams_.erase(stream);
-        return SH_OK;
-    }
-    static sh_status stream_synchronize(Device* device, sh_stream stream) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "stream_synchronize")) return status;
-        find_stream(fake, stream)->synchronize();
-        return SH_OK;
-    }
-    static sh_status stream_wait_event(Device* device, sh_stream stream, sh_backend_event event) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "stream_wait_event")) return status;
-        const auto waited = find_event(fake, event);
-        uint64_t target = 0;
-        {
-            std::lock_guard lock(fake.mutex_);
-            target = waited->recorded;
-        }
-        find_stream(fake, stream)->push([&fake, waited, target] {
-            std::unique_lock lock(fake.mutex_);
-            fake.changed_.wait(lock, [&] { return waited->done >= target; });
-        });
-        return SH_OK;
-    }
-    static sh_status stream_launch(Device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "stream_launch")) return status;
-        find_stream(fake, stream)->push([fn, user_data] { fn(user_data); });
-        return SH_OK;
-    }
-
-    static sh_status event_create(Device* device, uint32_t, sh_backend_event* out_event) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "event_create")) return status;
-        std::lock_guard lock(fake.mutex_);
-        *out_event = fake.next_++;
-        fake.events_[*out_event] = std::make_shared<FakeBackend::Event>();
-        return SH_OK;
-    }
-    static sh_status event_destroy(Device* device, sh_backend_event event) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "event_destroy")) return status;
-        std::lock_guard lock(fake.mutex_);
-        fake.events_.erase(event);
-        return SH_OK;
+    static sh_status stream_launch(Device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy) {
+        hold_up(device, stream);
+        return SH_PASS(stream_launch)(device, stream, fn, user_data, busy);
     }
     static sh_status event_record(Device* device, sh_backend_event event, sh_stream stream) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "event_record")) return status;
-        const auto recorded = find_event(fake, event);
-        uint64_t target = 0;
-        {
-            std::lock_guard lock(fake.mutex_);
-            target = ++recorded->recorded;
-        }
-        find_stream(fake, stream)->push([&fake, recorded, target] {
-            std::lock_guard lock(fake.mutex_);
-            recorded->done = target;
-            fake.changed_.notify_all();
-        });
-        return SH_OK;
-    }
-    static sh_status event_query(Device* device, sh_backend_event event, uint32_t* out_done) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "event_query")) return status;
-        const auto asked = find_event(fake, event);
-        std::lock_guard lock(fake.mutex_);
-        *out_done = asked->done == asked->recorded;
-        return SH_OK;
-    }
-    static sh_status event_synchronize(Device* device, sh_backend_event event) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "event_synchronize")) return status;
-        const auto waited = find_event(fake, event);
-        std::unique_lock lock(fake.mutex_);
-        const uint64_t target = waited->recorded;
-        fake.changed_.wait(lock, [&] { return waited->done >= target; });
-        return SH_OK;
-    }
-    static sh_status stream_is_capturing(Device* device, sh_stream stream, uint32_t* capturing) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, "stream_is_capturing")) return status;
-        *capturing = stream == fake.capturing;
-        return SH_OK;
-    }
-    static sh_status event_elapsed(Device*, sh_backend_event, sh_backend_event, int64_t*) { return unsupported(); }
-
-    static sh_status copy(Device* device, const char* name, sh_stream stream, void* to, const void* from,
-                          uint64_t bytes) {
-        FakeBackend& fake = FakeBackend::of(device);
-        if (sh_status status = refuse(fake, name)) return status;
-        if (fake.refused_destination.load() == to) return error_text = "refused destination", SH_ERROR_BACKEND;
-        find_stream(fake, stream)->push([&fake, to, from, bytes] {
-            std::memcpy(to, from, bytes);
-            std::lock_guard lock(fake.mutex_);
-            fake.copies_run_++;
-            fake.changed_.notify_all();
-        });
-        return SH_OK;
+        hold_up(device, stream);
+        return SH_PASS(event_record)(device, event, stream);
     }
     static sh_status copy_to_device(Device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-        return copy(device, "copy_to_device", stream, reinterpret_cast<void*>(to), from, bytes);
+        hold_up(device, stream);
+        return count_copy(device, stream, SH_PASS(copy_to_device)(device, stream, to, from, bytes));
     }
     static sh_status copy_to_host(Device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
-        return copy(device, "copy_to_host", stream, to, reinterpret_cast<const void*>(from), bytes);
+        if (FakeBackend::of(device).refused_destination.load() == to) return refuse("refused destination");
+        hold_up(device, stream);
+        return count_copy(device, stream, SH_PASS(copy_to_host)(device, stream, to, from, bytes));
     }
-    static sh_status copy_on_device(Device*, sh_stream, uint64_t, uint64_t, uint64_t) { return unsupported(); }
-    static sh_status fill(Device*, sh_stream, uint64_t, uint8_t, uint64_t) { return unsupported(); }
-    static sh_status thread_begin(Device* device) { return refuse(FakeBackend::of(device), "thread_begin"); }
+    static sh_status stream_is_capturing(Device* device, sh_stream stream, uint32_t* capturing) {
+        if (is_refused(device, "stream_is_capturing")) return SH_ERROR_BACKEND;
+        *capturing = stream == FakeBackend::of(device).capturing;
+        return SH_OK;
+    }
+    static sh_status thread_begin(Device* device) {
+        return is_refused(device, "thread_begin") ? SH_ERROR_BACKEND : SH_OK;
+    }
 
     static const sh_backend& table() {
         static const sh_backend all = [] {
-            sh_backend t = {};
-            t.struct_size = sizeof t;
-            t.spi_version = SH_BACKEND_SPI_VERSION;
-            t.name = "fake";
-            t.version = "1";
-#define SH_SET(name) t.name = name;
-            SH_BACKEND_REQUIRED_FUNCTIONS(SH_SET)
+            sh_backend t = host;
+#define SH_SET(member) t.member = SH_PASS(member);
+            SH_BACKEND_DEVICE_FUNCTIONS(SH_SET)
 #undef SH_SET
+            t.name = "fake";
+            t.device_close = device_close;
+            t.last_error = last_error;
+            t.host_register = host_register;
+            t.host_unregister = host_unregister;
+            t.host_is_pinned = host_is_pinned;
+            t.stream_launch = stream_launch;
+            t.event_record = event_record;
+            t.copy_to_device = copy_to_device;
+            t.copy_to_host = copy_to_host;
             t.stream_is_capturing = stream_is_capturing;
             t.thread_begin = thread_begin;
+            t.memory_is_reachable = nullptr;
+            t.device_synchronize = nullptr;
+            t.contents_hash = nullptr;
+            t.unpack = nullptr;
+            t.pack_tiles = t.unpack_tiles = nullptr;
             return t;
         }();
         return all;
     }
+#undef SH_PASS
 };
 
-FakeBackend::FakeBackend() = default;
-FakeBackend::~FakeBackend() = default;
+FakeBackend::FakeBackend() {
+    sh_backend_device_info info = {};
+    info.struct_size = sizeof info;
+    if (host.device_open(0, "capacity=1MiB", &inner_, &info) != SH_OK) throw std::runtime_error(host.last_error());
+}
+
+FakeBackend::~FakeBackend() {
+    open_gate();
+    host.device_close(inner_);
+}
 
 std::unique_ptr<BackendDevice> FakeBackend::open() {
     sh_backend_device_info info = {};
@@ -288,18 +175,20 @@ void FakeBackend::fail_call(int64_t n, bool for_ever, const std::string& prefix)
     fail_at_ = n;
     fail_for_ever_ = for_ever;
     fail_name_ = prefix;
-    failed_ = false;
 }
 
 bool FakeBackend::refuses(const char* name) {
     std::lock_guard lock(mutex_);
-    calls_++;
     by_name_[name]++;
     if (fail_at_ == 0 || std::string(name).compare(0, fail_name_.size(), fail_name_) != 0) return false;
     if (fail_at_ > 1) return fail_at_--, false;
     if (!fail_for_ever_) fail_at_ = 0;
-    failed_ = true;
     return true;
+}
+
+void FakeBackend::note_success(const char* name) {
+    std::lock_guard lock(mutex_);
+    successes_[name]++;
 }
 
 int64_t FakeBackend::calls(const std::string& name) const {
@@ -308,25 +197,35 @@ int64_t FakeBackend::calls(const std::string& name) const {
     return found == by_name_.end() ? 0 : found->second;
 }
 
-void FakeBackend::close_gate() {
+size_t FakeBackend::exist(const std::string& what) const {
     std::lock_guard lock(mutex_);
-    gate_open_ = false;
+    const auto count = [&](const std::string& name) {
+        const auto found = successes_.find(name);
+        return found == successes_.end() ? 0 : found->second;
+    };
+    return count(what + "_create") - count(what + "_destroy");
 }
 
+void FakeBackend::close_gate() { gate_open_ = false; }
+
 void FakeBackend::open_gate() {
-    std::lock_guard lock(mutex_);
     gate_open_ = true;
-    changed_.notify_all();
+    gate_open_.notify_all();
 }
 
 void FakeBackend::wait_for_gate() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return gate_open_; });
+    gate_open_.wait(false);
+    thread_local std::mt19937 random(static_cast<uint32_t>(address_of(&random)));
+    if (const uint32_t delay = delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % delay));
+}
+
+void FakeBackend::note_copy() {
+    copies_run_++;
+    copies_run_.notify_all();
 }
 
 void FakeBackend::wait_for_copies(int64_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return copies_run_ >= count; });
+    for (int64_t run = copies_run_; run < count; run = copies_run_) copies_run_.wait(run);
 }
 
 uint64_t FakeBackend::pinned_bytes() const {
@@ -339,16 +238,6 @@ uint64_t FakeBackend::pinned_bytes() const {
 size_t FakeBackend::registrations() const {
     std::lock_guard lock(mutex_);
     return registered_.size();
-}
-
-size_t FakeBackend::events() const {
-    std::lock_guard lock(mutex_);
-    return events_.size();
-}
-
-size_t FakeBackend::streams() const {
-    std::lock_guard lock(mutex_);
-    return streams_.size();
 }
 
 }  // namespace stagehand::transfer::test

@@ -1,11 +1,9 @@
-// FakeBackend: a device whose memory is the process's memory and whose streams are threads. It can make any call fail,
-// delay any work and refuse to pin, and it counts its calls.
+// FakeBackend: a device of the host backend, all of whose copies may use any memory of the process. It can make any
+// call fail, delay any work and refuse to pin, and it counts its calls.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,8 +15,6 @@
 #include "backend/backend_device.h"
 
 namespace stagehand::transfer::test {
-
-class FakeStream;
 
 class FakeBackend {
 public:
@@ -40,48 +36,40 @@ public:
     // Makes the n-th call from now on fail, once or for ever. 0: no call fails. Counts all calls, or only calls whose
     // names begin with `prefix`.
     void fail_call(int64_t n, bool for_ever = false, const std::string& prefix = "");
-    int64_t calls() const { return calls_.load(); }
     int64_t calls(const std::string& name) const;
-    bool has_failed() const { return failed_.load(); }
 
     // Work on streams sleeps a random time up to this before it begins.
     std::atomic<uint32_t> delay_us = 0;
-    // A closed gate delays the work of all streams.
+    // A closed gate delays what is queued on any stream.
     void close_gate();
     void open_gate();
 
     uint64_t pinned_bytes() const;
     size_t registrations() const;
-    size_t events() const;
-    size_t streams() const;
+    size_t events() const { return exist("event"); }
+    size_t streams() const { return exist("stream"); }
     // Waits until streams have run this many copies in all.
     void wait_for_copies(int64_t count);
 
 private:
     friend struct FakeTable;
-    friend class FakeStream;
-
-    struct Event {
-        uint64_t recorded = 0, done = 0;
-    };
 
     bool refuses(const char* name);
+    void note_success(const char* name);
+    size_t exist(const std::string& what) const;
     void wait_for_gate();
+    void note_copy();
 
+    sh_backend_device* inner_ = nullptr;
     mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::map<sh_stream, std::unique_ptr<FakeStream>> streams_;
-    std::map<sh_backend_event, std::shared_ptr<Event>> events_;
     std::map<uint64_t, uint64_t> registered_;  // first byte to size
     std::map<std::string, int64_t> by_name_;
-    uint64_t next_ = 1;
-    bool gate_open_ = true;
-    std::atomic<int64_t> calls_ = 0;
-    int64_t copies_run_ = 0;
+    std::map<std::string, size_t> successes_;
+    std::atomic<bool> gate_open_ = true;
+    std::atomic<int64_t> copies_run_ = 0;
     int64_t fail_at_ = 0;
     bool fail_for_ever_ = false;
     std::string fail_name_;
-    std::atomic<bool> failed_ = false;
 };
 
 }  // namespace stagehand::transfer::test

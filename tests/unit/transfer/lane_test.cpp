@@ -59,15 +59,6 @@ TEST_F(LaneTest, MovesWithoutBeingGivenBack) {
     EXPECT_EQ(lend(Direction::to_device).stream(), stream);
 }
 
-TEST_F(LaneTest, IsNotLentWithoutAStream) {
-    fake_.fail_call(1, false, "stream_create");
-    Lane lane;
-    EXPECT_EQ(lanes_->lend(Direction::to_device, &lane).code(), SH_ERROR_BACKEND);
-    EXPECT_FALSE(lane.is_open());
-    lane = lend(Direction::to_device);
-    EXPECT_TRUE(lane.is_open());
-}
-
 // An engine may go on with a capture that holds the library's copies, even after the library has given up its part of
 // the capture.
 TEST_F(LaneTest, IsNotLentWhileItsStreamTakesPartInACapture) {

@@ -107,32 +107,5 @@ TEST_F(SlotsTest, NoSlotSpansTwoRegistrations) {
     slots_.free();
 }
 
-TEST_F(SlotsTest, HoldsNothingAfterAFailure) {
-    for (int64_t n = 1; n <= 3; n++) {
-        fake_.fail_call(n, false, "event_create");
-        EXPECT_FALSE(slots_.allocate(*device_, {1, 3, 4096, 8192}).ok());
-        EXPECT_EQ(fake_.events(), 0u);
-        EXPECT_EQ(fake_.registrations(), 0u);
-        EXPECT_EQ(slots_.bytes(), 0u);
-    }
-    fake_.fail_call(0);
-    EXPECT_TRUE(slots_.allocate(*device_, {1, 3, 4096, 8192}).ok());
-    slots_.free();
-}
-
-// A driver may tell of an earlier error once. That is no reason to keep the buffers for good.
-TEST_F(SlotsTest, AFailureThatPassesKeepsNoBuffers) {
-    for (const char* call : {"event_synchronize", "event_destroy"}) {
-        ASSERT_TRUE(slots_.allocate(*device_, {1, 3, 4096, 8192}).ok());
-        fly(*slots_.take(), stream_);
-        fake_.fail_call(1, false, call);
-        slots_.free();
-        EXPECT_TRUE(fake_.has_failed());
-        EXPECT_EQ(fake_.events(), 0u) << call;
-        EXPECT_EQ(fake_.registrations(), 0u) << call;
-        fake_.fail_call(0);
-    }
-}
-
 }  // namespace
 }  // namespace stagehand::transfer
