@@ -95,4 +95,11 @@ protected:
     sh_device* device_ = nullptr;
 };
 
+class PausingTest : public OccupancyTest {
+protected:
+    void SetUp() override {
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+};
+
 }  // namespace stagehand::test

@@ -12,11 +12,8 @@ std::vector<uint8_t> part_of(const std::vector<uint8_t>& all, uint64_t offset) {
     return {begin, begin + static_cast<std::ptrdiff_t>(kPart)};
 }
 
-class OccupancyPacked : public OccupancyTest {
+class OccupancyPacked : public PausingTest {
 protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
     static std::vector<uint8_t> weights(FloatFormat format, uint64_t bytes, uint32_t seed) {
         const uint64_t elements = bytes / codec::fields_of(format).bytes();
         std::vector<uint8_t> all = codec::test::repeated_weights(format, elements, static_cast<uint8_t>(seed));

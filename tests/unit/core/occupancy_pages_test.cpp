@@ -4,12 +4,7 @@
 namespace stagehand::test {
 namespace {
 
-class OccupancyPages : public OccupancyTest {
-protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
-};
+class OccupancyPages : public PausingTest {};
 
 TEST_F(OccupancyPages, LargeAllocationsLieInLargePagesOfTheDriver) {
     open("capacity=64MiB;largest_handle=16MiB;poison=1");

@@ -7,11 +7,8 @@
 namespace stagehand::test {
 namespace {
 
-class OccupancyPrepare : public OccupancyTest {
+class OccupancyPrepare : public PausingTest {
 protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
     // Returns false if that does not happen in half a minute.
     bool wait_for_host_bytes(uint64_t bytes, const char* tag = nullptr) {
         for (int i = 0; i < 30'000; i++) {

@@ -10,11 +10,8 @@
 namespace stagehand::test {
 namespace {
 
-class OccupancyRead : public OccupancyTest {
+class OccupancyRead : public PausingTest {
 protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
     std::vector<uint8_t> away(uint64_t address, uint64_t bytes) {
         std::vector<uint8_t> read(bytes, 0xEE);
         EXPECT_SUCCEEDS(sh_occupancy_read(device_, address, bytes, read.data()));

@@ -7,11 +7,8 @@
 namespace stagehand::test {
 namespace {
 
-class OccupancyUnchanged : public OccupancyTest {
+class OccupancyUnchanged : public PausingTest {
 protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
     uint64_t constant(uint64_t seed, uint64_t bytes, const char* tag = nullptr) {
         sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
         options.tag = tag;

@@ -4,11 +4,8 @@
 namespace stagehand::test {
 namespace {
 
-class OccupancyUnused : public OccupancyTest {
+class OccupancyUnused : public PausingTest {
 protected:
-    void SetUp() override {
-        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    }
     sh_status pause_without(const std::vector<sh_memory_range>& unused, sh_occupancy_change* change = nullptr) {
         return sh_pause(device_, with(unused), change);
     }
