@@ -43,23 +43,9 @@ public:
 
     // Returns the milliseconds of a step, in the mean of `steps`.
     double run(int steps, uint64_t compute_ns) const {
-        uint64_t began = 0, ended = 0;
-        CHECK(sh_stream_synchronize(model_.device, stream_));
-        CHECK(sh_device_get_clock(model_.device, &began));
-        for (int step = 0; step < steps; step++) {
-            CHECK(sh_step_begin(model_.runtime, nullptr));
-            for (const sh_use& use : uses_) {
-                sh_view view = SH_VIEW_INIT;
-                CHECK(sh_acquire(model_.runtime, use.block, stream_, 0, &view));
-                CHECK(sh_stream_launch(model_.device, stream_, nullptr, nullptr,
-                                       static_cast<int64_t>(compute_ns / uses_.size())));
-                CHECK(sh_release(model_.runtime, use.block, stream_));
-            }
-            CHECK(sh_step_end(model_.runtime));
-            CHECK(sh_stream_synchronize(model_.device, stream_));  // as an engine does that needs the step's result
-        }
-        CHECK(sh_device_get_clock(model_.device, &ended));
-        return static_cast<double>(ended - began) / steps / 1e6;
+        std::vector<sh_use> uses = uses_;
+        for (sh_use& use : uses) use.compute_ns = compute_ns / uses.size();
+        return model_.steps_ms(uses, stream_, 0, steps, true);
     }
     // Plans anew.
     sh_plan_info plan() const {

@@ -1,7 +1,7 @@
 // Measures packing and unpacking on one core, for each format, with random weights and with random bits.
-#include <cstring>
 #include <random>
 
+#include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
 #include "codec/packer.h"
 #include "measure.h"
@@ -14,22 +14,8 @@ constexpr uint64_t kBytes = uint64_t(64) << 20;
 
 // Weights of 8 bits are scaled to the range of their type, as models have them.
 std::vector<uint8_t> weights_of(FloatFormat format) {
-    const FloatFields fields = fields_of(format);
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0, fields.bytes() == 1 ? 100.0f : 0.02f);
-    std::vector<uint8_t> bytes(kBytes);
-    for (uint64_t i = 0; i < kBytes; i += fields.bytes()) {
-        const float value = normal(random);
-        uint32_t bits = 0;
-        std::memcpy(&bits, &value, sizeof bits);
-        const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + (1 << (fields.exponent_bits - 1)) - 1;
-        uint32_t element = bits >> 31 << (fields.exponent_bits + fields.mantissa_bits);
-        if (exponent > 0)
-            element |= static_cast<uint32_t>(exponent) << fields.mantissa_bits |
-                       (bits & 0x7fffff) >> (23 - fields.mantissa_bits);
-        std::memcpy(&bytes[i], &element, fields.bytes());
-    }
-    return bytes;
+    const uint64_t bytes = fields_of(format).bytes();
+    return test::weights(format, kBytes / bytes, 1, bytes == 1 ? 100.0f : 0.02f);
 }
 
 void run(const char* name, FloatFormat format, const std::vector<uint8_t>& contents) {

@@ -2,16 +2,15 @@
 // bytes that come back are compared.
 #include <cstring>
 
-#include "../tests/unit/codec/weights.h"
 #include "core/device/tile_packing.h"
 #include "gpu.h"
 
 namespace {
 
 using namespace stagehand;
+using bench::kPart, bench::kParts;
 
-constexpr uint64_t kPart = uint64_t(4) << 20, kParts = 64;  // elements
-constexpr uint64_t kPiece = uint64_t(64) << 20;             // bytes that a call is for
+constexpr uint64_t kPiece = uint64_t(64) << 20;  // bytes that a call is for
 
 class PackingGpu : public bench::Gpu {
 public:
@@ -89,10 +88,7 @@ int main() {
     PackingGpu gpu;
     std::printf("format   GB/s of contents to the host: copied, packed    back: copied, packed\n");
     for (const codec::FloatFormat format : codec::test::kFormats) {
-        const std::vector<uint8_t> part =
-            codec::test::weights(format, kPart, 1, codec::fields_of(format).bytes() == 1 ? 100.0f : 0.02f);
-        std::vector<uint8_t> contents;
-        for (uint64_t i = 0; i < kParts; i++) contents.insert(contents.end(), part.begin(), part.end());
+        const std::vector<uint8_t> contents = bench::weights_of(format);
         const uint64_t bytes = contents.size();
         gpu.write(contents);
         std::vector<double> out, packed, back, unpacked;

@@ -22,70 +22,34 @@ void check_cuda(CUresult result, const char* call) {
 }
 #define CHECK_CUDA(call) check_cuda((call), #call)
 
-sh_device* open(const char* name) {
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.budget_bytes = 3 * kBlock;
-    options.page_bytes = 8 * kMiB;
-    sh_device* device = nullptr;
-    CHECK(sh_device_open(name, &options, &device));
-    return device;
-}
-
 // A model on one device, streamed from one kind of memory.
-struct Model {
-    sh_device* device;
-    sh_runtime* runtime = nullptr;
-    sh_stream stream = SH_STREAM_HOST;
-    std::vector<sh_block> blocks;
+struct Streamed {
+    Streamed(const char* name, const sh_device_options& options, uint32_t kind, void* memory) : model(name, options) {
+        model.add(std::vector<uint64_t>(kBlocks, kBlock), static_cast<char*>(memory), kind);
+        uses = model.schedule(kBlocks * 1000, false);
+        CHECK(sh_stream_create(model.device, &stream));
+    }
+    ~Streamed() {
+        sh_runtime_destroy(std::exchange(model.runtime, nullptr));
+        sh_stream_destroy(model.device, stream);
+    }
+    Streamed(const Streamed&) = delete;
+    Streamed& operator=(const Streamed&) = delete;
 
-    Model(sh_device* on, uint32_t kind, char* memory) : device(on), blocks(kBlocks) {
-        CHECK(sh_runtime_create(device, nullptr, &runtime));
-        CHECK(sh_stream_create(device, &stream));
-        std::vector<sh_use> uses(kBlocks, SH_USE_INIT);
-        for (size_t i = 0; i < kBlocks; i++) {
-            sh_segment segment = SH_SEGMENT_INIT;
-            segment.kind = kind;
-            segment.pointer = memory + i * kBlock;
-            segment.bytes = kBlock;
-            sh_block_desc desc = SH_BLOCK_DESC_INIT;
-            desc.bytes = kBlock;
-            desc.segments = &segment;
-            desc.segment_count = 1;
-            CHECK(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
-            uses[i].block = blocks[i];
-            uses[i].compute_ns = 1000;
-        }
-        CHECK(sh_set_schedule(runtime, uses.data(), uses.size()));
-    }
-    ~Model() {
-        sh_runtime_destroy(runtime);
-        sh_stream_destroy(device, stream);
-    }
-    Model(const Model&) = delete;
-
-    void step() const {
-        CHECK(sh_step_begin(runtime, nullptr));
-        for (const sh_block block : blocks) {
-            sh_view view = SH_VIEW_INIT;
-            CHECK(sh_acquire(runtime, block, stream, 0, &view));
-            CHECK(sh_release(runtime, block, stream));
-        }
-        CHECK(sh_step_end(runtime));
-    }
     // Returns the bytes per second of steady steps. The steps begin when all threads have reached `start`.
     double speed(std::barrier<>& start) const {
-        for (int k = 0; k < 2; k++) step();
-        CHECK(sh_stream_synchronize(device, stream));
+        (void)model.steps_ms(uses, stream, 0, 2);
         start.arrive_and_wait();
         sh_runtime_stats before = SH_RUNTIME_STATS_INIT, after = SH_RUNTIME_STATS_INIT;
-        CHECK(sh_runtime_get_stats(runtime, &before));
-        const double seconds = bench::seconds([&] {
-            for (int k = 0; k < kSteps; k++) step();
-            CHECK(sh_stream_synchronize(device, stream));
-        });
-        CHECK(sh_runtime_get_stats(runtime, &after));
-        return static_cast<double>(after.bytes_to_device - before.bytes_to_device) / seconds;
+        CHECK(sh_runtime_get_stats(model.runtime, &before));
+        const double ms = model.steps_ms(uses, stream, 0, kSteps);
+        CHECK(sh_runtime_get_stats(model.runtime, &after));
+        return static_cast<double>(after.bytes_to_device - before.bytes_to_device) / kSteps / ms * 1e3;
     }
+
+    bench::Model model;
+    std::vector<sh_use> uses;
+    sh_stream stream = SH_STREAM_HOST;
 };
 
 // Returns the bytes per second of the driver's own copies of the same memory into one block. There are as many copies
@@ -137,47 +101,46 @@ int main() try {
         std::printf("skipped: there is only one GPU\n");
         return 0;
     }
-    sh_device *first = open("cuda:0"), *second = open("cuda:1");
     {
         CHECK_CUDA(cuda.set_current(peer));
         CUdeviceptr there = 0;
         CHECK_CUDA(cuda.allocate(&there, kBlocks * kBlock));
         CHECK_CUDA(cuda.set_current(own));
-        Model model(first, SH_SOURCE_DEVICE, reinterpret_cast<char*>(there));
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.budget_bytes = 3 * kBlock;
+        options.page_bytes = 8 * kMiB;
+        const Streamed peer_model("cuda:0", options, SH_SOURCE_DEVICE, reinterpret_cast<void*>(there));
         CUdeviceptr here = 0;
         CHECK_CUDA(cuda.allocate(&here, kBlock));
-        const CUstream stream = reinterpret_cast<CUstream>(model.stream);
+        const CUstream stream = reinterpret_cast<CUstream>(peer_model.stream);
         std::barrier<> alone(1);
         const double raw_seconds = bench::seconds([&] {
             for (size_t i = 0; i < 4 * kBlocks; i++)
                 CHECK_CUDA(cuda.copy_peer(here, own, there + i % kBlocks * kBlock, peer, kBlock, stream));
             CHECK_CUDA(cuda.synchronize(stream));
         });
-        const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = model.speed(alone);
+        const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = peer_model.speed(alone);
         std::printf("from the peer GPU: %.1f GB/s, raw copy between the two %.1f GB/s, ratio %.3f\n", streamed / 1e9,
                     raw / 1e9, streamed / raw);
         CHECK_CUDA(cuda.deallocate(here));
     }
-    void* memory[2] = {};
-    CHECK(sh_host_alloc(first, kBlocks * kBlock, &memory[0], nullptr));
-    CHECK(sh_host_alloc(second, kBlocks * kBlock, &memory[1], nullptr));
+    const bench::PacedDevice first("cuda:0", kBlocks * kBlock, 0, 8 * kMiB, false),
+        second("cuda:1", kBlocks * kBlock, 0, 8 * kMiB, false);  // with the pinned memory
+    for (const bench::PacedDevice* subject : {&first, &second})
+        CHECK(sh_device_set_budget(subject->device, 3 * kBlock));
     {
-        Model a(first, SH_SOURCE_POINTER, static_cast<char*>(memory[0])),
-            b(second, SH_SOURCE_POINTER, static_cast<char*>(memory[1]));
+        const Streamed a("cuda:0", SH_DEVICE_OPTIONS_INIT, SH_SOURCE_POINTER, first.memory),
+            b("cuda:1", SH_DEVICE_OPTIONS_INIT, SH_SOURCE_POINTER, second.memory);
         const CUcontext contexts[] = {own, peer};
         for (int round = 0; round < 3; round++) {
             const double raw = compare("raw copies from the host", [&](int k, std::barrier<>& start) {
-                return raw_speed(cuda, contexts[k], static_cast<char*>(memory[k]), start);
+                return raw_speed(cuda, contexts[k], (k ? second : first).memory, start);
             });
             const double streamed = compare("streams from the host",
                                             [&](int k, std::barrier<>& start) { return (k ? b : a).speed(start); });
             std::printf("both streams at once: %.3f of both raw copies at once\n", streamed / raw);
         }
     }
-    CHECK(sh_host_free(first, memory[0]));
-    CHECK(sh_host_free(second, memory[1]));
-    sh_device_close(first);
-    sh_device_close(second);
 } catch (const std::exception& problem) {
     std::printf("skipped: %s\n", problem.what());
 }

@@ -1,13 +1,11 @@
 // Measures the CUDA plugin's unpacking on cuda:0. Weights of 256 Mi elements are unpacked by calls for so many chunks.
-#include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
 #include "gpu.h"
 
 namespace {
 
 using namespace stagehand;
-
-constexpr uint64_t kPart = uint64_t(4) << 20, kParts = 64;  // elements
+using bench::kPart, bench::kParts;
 
 class UnpackingGpu : public bench::Gpu {
 public:
@@ -54,11 +52,9 @@ int main() {
     UnpackingGpu gpu;
     std::printf("format  ratio   GB/s of contents: 128 chunks at once, 32, 8, 4\n");
     for (const codec::FloatFormat format : codec::test::kFormats) {
-        const std::vector<uint8_t> part =
-            codec::test::weights(format, kPart, 1, codec::fields_of(format).bytes() == 1 ? 100.0f : 0.02f);
-        std::vector<uint8_t> contents, bytes;
+        const std::vector<uint8_t> contents = bench::weights_of(format);
+        std::vector<uint8_t> bytes;
         codec::Frame frame;
-        for (uint64_t i = 0; i < kParts; i++) contents.insert(contents.end(), part.begin(), part.end());
         CHECK(codec::pack_frame(format, contents.data(), contents.size(), 16, &bytes).code());
         CHECK(codec::Frame::open(bytes, &frame).code());
         gpu.write(frame);

@@ -1,10 +1,22 @@
 // A GPU without the library: the functions of the CUDA plugin.
 #pragma once
 
+#include "../tests/unit/codec/weights.h"
 #include "measure.h"
 #include "plugins/backends.h"
 
 namespace bench {
+
+constexpr uint64_t kPart = uint64_t(4) << 20, kParts = 64;  // elements
+
+// Weights that repeat. Those of 8 bits are scaled to the range of their type, as models have them.
+inline std::vector<uint8_t> weights_of(stagehand::codec::FloatFormat format) {
+    using namespace stagehand::codec;
+    const auto part = test::weights(format, kPart, 1, fields_of(format).bytes() == 1 ? 100.0f : 0.02f);
+    std::vector<uint8_t> contents;
+    for (uint64_t i = 0; i < kParts; i++) contents.insert(contents.end(), part.begin(), part.end());
+    return contents;
+}
 
 // Ends the benchmark if there is no GPU.
 class Gpu {

@@ -47,21 +47,6 @@ Weights plain_weights(const char* name, const std::vector<uint64_t>& sizes, cons
     return weights;
 }
 
-void compare(const Model& model, const Weights& weights) {
-    for (size_t i = 0; i < model.blocks.size(); i++) {
-        if (i % 5) continue;
-        const char* const memory = weights.contents[i];
-        sh_view view = SH_VIEW_INIT;
-        std::vector<char> found(model.sizes[i]);
-        CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
-        CHECK(sh_read_block(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, found.data(), found.size()));
-        CHECK(sh_release(model.runtime, model.blocks[i], SH_STREAM_HOST));
-        if (std::memcmp(found.data(), memory, found.size()) == 0) continue;
-        std::fprintf(stderr, "block %zu has other bytes\n", i);
-        std::exit(1);
-    }
-}
-
 struct Row {
     double ms = 0, copied = 0, helped = 0, plan_ms = 0;  // `copied`: bytes of a step
     uint64_t waits = 0;
@@ -72,14 +57,7 @@ class Streamed {
 public:
     Streamed(const std::string& name, const Weights& weights, double compute_ms)
         : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), weights_(weights) {
-        for (const sh_segment& segment : weights.segments) {
-            sh_block_desc desc = SH_BLOCK_DESC_INIT;
-            desc.bytes = segment.bytes;
-            desc.segments = &segment;
-            desc.segment_count = 1;
-            model_.sizes.push_back(segment.bytes);
-            CHECK(sh_register_blocks(model_.runtime, &desc, 1, &model_.blocks.emplace_back()));
-        }
+        for (const sh_segment& segment : weights.segments) model_.add(segment);
         uses_ = model_.schedule(static_cast<uint64_t>(compute_ms * 1e6), false);
         CHECK(sh_plan(model_.runtime, nullptr, &plan_));
         CHECK(sh_stream_create(model_.device, &stream_));
@@ -97,7 +75,7 @@ public:
         row.helped = static_cast<double>(after.helped_bytes - before.helped_bytes) / bytes;
         row.plan_ms = static_cast<double>(plan_.step_ns) / 1e6;
         row.waits = after.host_waits - before.host_waits;
-        compare(model_, weights_);
+        for (size_t i = 0; i < weights_.contents.size(); i += 5) model_.compare(i, weights_.contents[i]);
         return row;
     }
 
@@ -214,9 +192,7 @@ int main(int argc, char** argv) {
         if (wants(name)) compare_steps(subjects, weights, weights);
     }
     if (wants("file")) {
-        const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-        if (std::fwrite(subjects.memory, 1, subjects.total, file.get()) != subjects.total)
-            std::perror("temporary file");
+        const File file = file_of(subjects.memory, subjects.total);
         const Weights weights = plain_weights("file", layers, subjects.memory, fileno(file.get()));
         compare_steps(subjects, weights, weights);
     }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,15 @@ double seconds(Work&& work) {
     const auto begin = std::chrono::steady_clock::now();
     work();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// A temporary file with these bytes.
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+inline File file_of(const void* bytes, uint64_t count) {
+    File file(std::tmpfile(), std::fclose);
+    if (file && std::fwrite(bytes, 1, count, file.get()) == count && !std::fflush(file.get())) return file;
+    std::perror("temporary file");
+    std::exit(1);
 }
 
 // A device with pinned memory of a size, which is also its first budget. The host backend is paced: two cores copy
@@ -87,13 +98,13 @@ struct Model {
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
 
-    void add(const std::vector<uint64_t>& bytes, char* memory) {
+    void add(const std::vector<uint64_t>& bytes, char* memory, uint32_t kind = SH_SOURCE_POINTER) {
         sizes = bytes;
         std::vector<sh_segment> segments(bytes.size(), SH_SEGMENT_INIT);
         std::vector<sh_block_desc> descs(bytes.size(), SH_BLOCK_DESC_INIT);
         uint64_t at = 0;
         for (size_t i = 0; i < bytes.size(); i++) {
-            segments[i].kind = SH_SOURCE_POINTER;
+            segments[i].kind = kind;
             segments[i].pointer = memory ? memory + at : reinterpret_cast<void*>(uint64_t(4096));
             segments[i].bytes = descs[i].bytes = bytes[i];
             descs[i].segments = &segments[i];
@@ -102,6 +113,28 @@ struct Model {
         }
         blocks.resize(bytes.size());
         CHECK(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()));
+    }
+
+    // Registers a block with one source.
+    void add(const sh_segment& segment) {
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = segment.bytes;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        sizes.push_back(segment.bytes);
+        CHECK(sh_register_blocks(runtime, &desc, 1, &blocks.emplace_back()));
+    }
+
+    // Ends the benchmark if the block on the device has other bytes.
+    void compare(size_t block, const void* contents) const {
+        sh_view view = SH_VIEW_INIT;
+        std::vector<char> found(sizes[block]);
+        CHECK(sh_acquire(runtime, blocks[block], SH_STREAM_HOST, 0, &view));
+        CHECK(sh_read_block(runtime, blocks[block], SH_STREAM_HOST, 0, found.data(), found.size()));
+        CHECK(sh_release(runtime, blocks[block], SH_STREAM_HOST));
+        if (std::memcmp(found.data(), contents, found.size()) == 0) return;
+        std::fprintf(stderr, "block %zu has other bytes\n", block);
+        std::exit(1);
     }
 
     // Sets a schedule of all blocks forward, or forward then backward. Each direction takes `compute_ns`, divided among
@@ -123,8 +156,8 @@ struct Model {
     }
 
     // Makes steps on the stream that compute for as long as the uses say. Returns the milliseconds of a step after the
-    // first ones, in the mean.
-    double steps_ms(const std::vector<sh_use>& uses, sh_stream stream, int first, int count) const {
+    // first ones, in the mean. `waits`: for each step, as an engine does that needs the step's result.
+    double steps_ms(const std::vector<sh_use>& uses, sh_stream stream, int first, int count, bool waits = false) const {
         uint64_t began = 0, ended = 0;
         for (int step = 0; step < first + count; step++) {
             if (step == first) {
@@ -139,6 +172,7 @@ struct Model {
                 CHECK(sh_release(runtime, use.block, stream));
             }
             CHECK(sh_step_end(runtime));
+            if (waits) CHECK(sh_stream_synchronize(device, stream));
         }
         CHECK(sh_stream_synchronize(device, stream));
         CHECK(sh_device_get_clock(device, &ended));

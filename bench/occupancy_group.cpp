@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <initializer_list>
 #include <thread>
 #include <utility>
 
@@ -299,33 +300,26 @@ PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies,
     return link;
 }
 
-// Memory whose contents never change, as the engine promises.
-void measure_constant(Bench& bench, const DeviceCopies& copies, const TensorShape& shape,
-                      const PausableMemory::Speed& link, std::uint64_t first_step, GroupReport& report) {
-    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
-    options.flags = SH_ALLOC_CONST;
-    Cycler cycler(bench, copies, shape, options);
-    Cycles first;  // brings the contents to the host
-    cycler.cycle(SH_CONTENTS_DEFAULT, &first);
-    Rows rows(shape, link, report);
-    Kinds kinds(bench, shape, cycler, rows, first_step);
-    kinds.measure("constant contents", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
-    if (!stopped()) cycler.watch_resume();
-    rows.complete(cycler);
-}
+// A kind of cycle of measure_more(), and whether contents change before each cycle.
+struct MoreCycles {
+    const char* kind;
+    bool write;
+};
 
-// Weights, which cross the link packed where the device packs.
-void measure_packed(Bench& bench, const DeviceCopies& copies, const TensorShape& shape,
-                    const PausableMemory::Speed& link, std::uint64_t first_step, GroupReport& report) {
-    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
-    options.format = SH_FORMAT_BF16;
+// Memory of another sort than measure_changing() measures.
+void measure_more(Bench& bench, const DeviceCopies& copies, const TensorShape& shape, const PausableMemory::Speed& link,
+                  std::uint64_t first_step, GroupReport& report, const sh_alloc_options& options,
+                  std::initializer_list<MoreCycles> list) {
+    if (stopped()) return;
     Cycler cycler(bench, copies, shape, options);
-    Cycles first;  // pins host memory
+    Cycles first;  // pins host memory, and brings constant contents to it
     cycler.cycle(SH_CONTENTS_DEFAULT, &first);
     Rows rows(shape, link, report);
-    Kinds kinds(bench, shape, cycler, rows, first_step);
-    kinds.measure("weights packed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
-    kinds.measure("weights packed, unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
+    Kinds kinds_of(bench, shape, cycler, rows, first_step);
+    for (const MoreCycles& cycles : list)
+        kinds_of.measure(cycles.kind, SH_CONTENTS_DEFAULT, bench.steps(), [&] {
+            if (cycles.write) cycler.memory().write();
+        });
     if (!stopped()) cycler.watch_resume();
     rows.complete(cycler);
 }
@@ -348,10 +342,15 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     const std::vector<TensorShape> shapes = shapes_of(bench.extent.occupancy);
     report.about = fmt::format("{} of device memory at most", model::format_bytes(bench.extent.occupancy));
     bench.progress.begin(report.name, shapes.size() * kinds, 1);
+    sh_alloc_options constant = SH_ALLOC_OPTIONS_INIT, weights = SH_ALLOC_OPTIONS_INIT;
+    constant.flags = SH_ALLOC_CONST;  // contents never change, as the engine promises
+    weights.format = SH_FORMAT_BF16;  // weights cross the link packed where the device packs
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
         const PausableMemory::Speed link = measure_changing(bench, *copies, shapes[i], i * kinds, report);
-        if (!stopped()) measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 3, report);
-        if (!stopped()) measure_packed(bench, *copies, shapes[i], link, (i + 1) * kinds - 2, report);
+        measure_more(bench, *copies, shapes[i], link, (i + 1) * kinds - 3, report, constant,
+                     {{"constant contents", false}});
+        measure_more(bench, *copies, shapes[i], link, (i + 1) * kinds - 2, report, weights,
+                     {{"weights packed", true}, {"weights packed, unchanged", false}});
     }
 }
 

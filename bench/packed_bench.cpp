@@ -25,19 +25,6 @@ std::vector<uint8_t> weights_of(uint64_t bytes) {
     return all;
 }
 
-struct Close {
-    void operator()(std::FILE* file) const { (void)std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, Close>;
-
-File file_of(const std::vector<uint8_t>& bytes) {
-    File file(std::tmpfile());
-    if (file && std::fwrite(bytes.data(), 1, bytes.size(), file.get()) == bytes.size() && !std::fflush(file.get()))
-        return file;
-    std::perror("temporary file");
-    std::exit(1);
-}
-
 // A tensor in pinned memory, plain and packed, and in files if they are wanted.
 struct Tensor {
     Tensor(sh_device* on, uint64_t bytes, bool in_files) : device(on) {
@@ -49,8 +36,8 @@ struct Tensor {
         plain_bytes = bytes;
         packed_bytes = frame.size();
         if (!in_files) return;
-        plain_file = file_of(weights);
-        packed_file = file_of(frame);
+        plain_file = file_of(weights.data(), weights.size());
+        packed_file = file_of(frame.data(), frame.size());
     }
     ~Tensor() {
         CHECK(sh_host_free(device, plain));
@@ -68,7 +55,7 @@ struct Tensor {
     sh_device* device;
     void *plain = nullptr, *packed = nullptr;
     uint64_t plain_bytes = 0, packed_bytes = 0;
-    File plain_file, packed_file;
+    File plain_file{nullptr, std::fclose}, packed_file{nullptr, std::fclose};
 };
 
 void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
@@ -82,26 +69,7 @@ void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
         }
         segment.bytes = tensor->plain_bytes;
         segment.packed_bytes = packed ? tensor->packed_bytes : 0;
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.bytes = tensor->plain_bytes;
-        desc.segments = &segment;
-        desc.segment_count = 1;
-        model.sizes.push_back(tensor->plain_bytes);
-        CHECK(sh_register_blocks(model.runtime, &desc, 1, &model.blocks.emplace_back()));
-    }
-}
-
-// Compares a few blocks with their weights.
-void compare(const Model& model, const std::vector<const Tensor*>& tensors) {
-    for (size_t i = 0; i < tensors.size(); i += 13) {
-        sh_view view = SH_VIEW_INIT;
-        std::vector<char> found(tensors[i]->plain_bytes);
-        CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
-        CHECK(sh_read_block(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, found.data(), found.size()));
-        CHECK(sh_release(model.runtime, model.blocks[i], SH_STREAM_HOST));
-        if (std::memcmp(found.data(), tensors[i]->plain, found.size()) == 0) continue;
-        std::fprintf(stderr, "block %zu has other bytes\n", i);
-        std::exit(1);
+        model.add(segment);
     }
 }
 
@@ -121,7 +89,7 @@ Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed
                static_cast<double>(plan.bound_ns) / 1e6, static_cast<double>(plan.link_bytes_per_second) / 1e9,
                static_cast<double>(plan.packed_resident_bytes) / 1e9};
     sh_stream_destroy(model.device, stream);
-    compare(model, tensors);
+    for (size_t i = 0; i < tensors.size(); i += 13) model.compare(i, tensors[i]->plain);
     return row;
 }
 

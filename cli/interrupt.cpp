@@ -1,7 +1,10 @@
 #include "interrupt.h"
 
+#include <algorithm>
 #include <csignal>
 #include <initializer_list>
+
+#include <poll.h>
 
 #include "exit_code.h"
 
@@ -34,6 +37,18 @@ void catch_interrupts() {
 }
 
 int interrupted() { return caught; }
+
+bool wait_until(int descriptor, short events, std::chrono::steady_clock::time_point until) {
+    while (interrupted() == 0) {
+        const auto now = std::chrono::steady_clock::now();
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+        if (left <= 0) return false;
+        pollfd polled = {descriptor, events, 0};
+        // Waits in short slices, because a signal may come just before the wait.
+        if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) > 0) return true;
+    }
+    return false;
+}
 
 void end_if_interrupted() {
     if (const int signal = interrupted())

@@ -31,15 +31,12 @@ std::string library_message(sh_status status);
 // Throws LibraryError if `status` is an error. `doing` is put before the library's text.
 void check(sh_status status, std::string_view doing);
 
-struct DeviceCloser {
-    void operator()(sh_device* device) const { sh_device_close(device); }
+template <auto close>
+struct Closer {
+    void operator()(auto* handle) const { close(handle); }
 };
-using Device = std::unique_ptr<sh_device, DeviceCloser>;
-
-struct RuntimeDestroyer {
-    void operator()(sh_runtime* runtime) const { sh_runtime_destroy(runtime); }
-};
-using Runtime = std::unique_ptr<sh_runtime, RuntimeDestroyer>;
+using Device = std::unique_ptr<sh_device, Closer<sh_device_close>>;
+using Runtime = std::unique_ptr<sh_runtime, Closer<sh_runtime_destroy>>;
 
 // A device as the command line asks for it.
 struct DeviceRequest {

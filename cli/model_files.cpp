@@ -1,11 +1,6 @@
 #include "model_files.h"
 
-#include <cerrno>
-#include <cstring>
-
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "model/error.h"
 #include "model/text.h"
@@ -19,44 +14,16 @@ std::vector<std::string> inputs_of(const std::string& named, const model::Model&
 }
 
 ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
-    for (const model::ModelFile& file : model.files) {
-        // O_NONBLOCK, so that the open does not hang if the name has become a fifo.
-        const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (descriptor < 0) {
-            const int error = errno;
-            close_all();
-            throw model::ModelError(file.path, "file", std::strerror(error));
-        }
-        descriptors_.push_back(descriptor);
-    }
-    try {
-        check_sizes();
-        check_stamps();
-    } catch (...) {
-        close_all();
-        throw;
-    }
-}
-
-ModelFiles::~ModelFiles() { close_all(); }
-
-void ModelFiles::close_all() const {
-    for (const int descriptor : descriptors_) close(descriptor);
-}
-
-model::FileStamp ModelFiles::stamp(std::uint32_t file) const {
-    return model::stamp_of(descriptors_[file], model_.files[file].path);
-}
-
-void ModelFiles::check_stamps() const {
-    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) {
-        if (stamp(i) != model_.files[i].stamp) {
+    for (const model::ModelFile& file : model.files) files_.push_back(std::make_unique<model::FileSource>(file.path));
+    check_sizes();
+    for (std::uint32_t i = 0; i < files_.size(); ++i)
+        if (stamp(i) != model.files[i].stamp)
             throw model::ModelError(
-                model_.files[i].path, "file",
+                model.files[i].path, "file",
                 "was changed, or is another file, since its header was read: run the command again");
-        }
-    }
 }
+
+model::FileStamp ModelFiles::stamp(std::uint32_t file) const { return model::stamp_of(descriptor(file), path(file)); }
 
 void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
     const model::ModelFile& known = model_.files[file];
@@ -79,28 +46,20 @@ void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
 }
 
 void ModelFiles::read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const {
-    std::size_t done = 0;
-    while (done < to.size()) {
-        const ssize_t got =
-            pread(descriptors_[file], to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
-        if (got > 0) {
-            done += static_cast<std::size_t>(got);
-        } else if (got == 0) {
-            check_sizes();
-            throw model::ModelError(model_.files[file].path, "data",
-                                    fmt::format("the file ends before byte {}", offset + to.size()));
-        } else if (errno != EINTR) {
-            throw model::ModelError(model_.files[file].path, "data", std::strerror(errno));
-        }
+    try {
+        files_[file]->read(offset, {reinterpret_cast<char*>(to.data()), to.size()});
+    } catch (const model::ModelError&) {
+        check_sizes();
+        throw;
     }
 }
 
 void ModelFiles::check_sizes() const {
-    for (std::uint32_t i = 0; i < descriptors_.size(); ++i) check_size(i, stamp(i).bytes);
+    for (std::uint32_t i = 0; i < files_.size(); ++i) check_size(i, stamp(i).bytes);
 }
 
 bool ModelFiles::changed() const {
-    for (std::uint32_t i = 0; i < descriptors_.size(); ++i)
+    for (std::uint32_t i = 0; i < files_.size(); ++i)
         if (stamp(i) != model_.files[i].stamp) return true;
     return false;
 }

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "model/byte_source.h"
 #include "model/model.h"
 
 namespace stagehand::cli {
@@ -19,11 +21,8 @@ public:
     // Throws ModelError if a file cannot be opened, or is not as it was when its header was read. `model` must outlive
     // this object.
     explicit ModelFiles(const model::Model& model);
-    ~ModelFiles();
-    ModelFiles(const ModelFiles&) = delete;
-    ModelFiles& operator=(const ModelFiles&) = delete;
 
-    int descriptor(std::uint32_t file) const { return descriptors_[file]; }
+    int descriptor(std::uint32_t file) const { return files_[file]->descriptor(); }
     const std::string& path(std::uint32_t file) const { return model_.files[file].path; }
 
     // Fills `to`. Throws ModelError if the bytes are no longer in the file or cannot be read.
@@ -36,13 +35,11 @@ public:
     bool changed() const;
 
 private:
-    void close_all() const;
     model::FileStamp stamp(std::uint32_t file) const;
-    void check_stamps() const;
     void check_size(std::uint32_t file, std::uint64_t bytes) const;
 
     const model::Model& model_;
-    std::vector<int> descriptors_;
+    std::vector<std::unique_ptr<model::FileSource>> files_;
 };
 
 }  // namespace stagehand::cli

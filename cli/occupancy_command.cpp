@@ -4,21 +4,19 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "control_client.h"
 #include "exit_code.h"
 #include "interrupt.h"
+#include "json_output.h"
 #include "model/quantity.h"
 #include "model/text.h"
 #include "options.h"
+#include "process_clients.h"
 #include "terminal.h"
 
 namespace stagehand::cli {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string body_of(const OccupancyOptions& options) {
     // Tags that are in the wanted state already are left out, so that the command may be repeated.
@@ -28,7 +26,7 @@ std::string body_of(const OccupancyOptions& options) {
     return body.dump();
 }
 
-Json read(const std::string& path, const ControlAnswer& answer) {
+Json parse_answer(const std::string& path, const ControlAnswer& answer) {
     Json body = Json::parse(answer.body, nullptr, false);
     if (!body.is_object() || !body.contains("message") || !body["message"].is_string()) {
         refuse(path, fmt::format("is no control of libstagehand: its answer has the status {} and no message",
@@ -70,7 +68,7 @@ int occupancy_command(const OccupancyOptions& options) {
     const char* const target = options.resumes ? "/resume_memory_occupation" : "/release_memory_occupation";
     if (ask_control(path, target, body_of(options), token ? token : "", answer) == Answer::interrupted)
         return static_cast<int>(ExitCode::signalled) + interrupted();
-    const Json body = read(path, answer);
+    const Json body = parse_answer(path, answer);
     if (answer.status != 200) report_refusal(answer, body);
     print(fmt::format("{}\n", options.json ? body.dump() : summary(options, body)));
     finish_output();

@@ -1,4 +1,5 @@
-// `stagehand pack`: packs the floating-point weights of a safetensors file without loss.
+// `stagehand pack` and `stagehand unpack`: pack the floating-point weights of safetensors files without loss, and give
+// them back as they were.
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -188,15 +189,35 @@ struct PackedFiles {
     double seconds = 0;
 };
 
-void check_plain(const TensorFile& file, const Shard& shard) {
-    if (file.is_packed()) throw model::ModelError(shard.from, "metadata", "says that the tensors are packed already");
+// Throws if it is not `packed` as the command takes it, or is what the command would write.
+void check_file(const TensorFile& file, const Shard& shard, bool packed) {
+    if (file.is_packed() != packed)
+        throw model::ModelError(
+            shard.from, "metadata",
+            packed ? "does not say that tensors are packed" : "says that the tensors are packed already");
     if (file.is_at(shard.to))
-        throw CommandError(ExitCode::usage, fmt::format("{} is MODEL itself", model::printable(shard.to)));
+        throw CommandError(ExitCode::usage,
+                           fmt::format("{} is {} itself", model::printable(shard.to), packed ? "PACKED" : "MODEL"));
 }
 
-void pack_shard(const Shard& shard, const PackOptions& options, Progress& progress, PackedFiles& packed) {
-    TensorFile file(shard.from);
-    check_plain(file, shard);
+// Calls work(file, shard) for each file of the model. All are looked at before anything is written.
+template <typename Work>
+void for_each_shard(const PackOptions& options, bool packed, Progress& progress, Work work) {
+    catch_interrupts();
+    const Shards shards(options.model, options.output);
+    for (const Shard& shard : shards.files()) check_file(TensorFile(shard.from), shard, packed);
+    shards.begin();
+    for (const Shard& shard : shards.files()) {
+        TensorFile file(shard.from);
+        check_file(file, shard, packed);
+        work(file, shard);
+    }
+    shards.finish();
+    progress.clear();
+}
+
+void pack_file(TensorFile& file, const Shard& shard, const PackOptions& options, Progress& progress,
+               PackedFiles& packed) {
     progress.begin("packing", file.tensors().size(), 1);
     const auto began = std::chrono::steady_clock::now();
     PackingFile packing(file, shard.to, options.threads);
@@ -212,18 +233,43 @@ void pack_shard(const Shard& shard, const PackOptions& options, Progress& progre
     packing.publish();
 }
 
+// What was unpacked, of all files.
+struct UnpackedFiles {
+    std::size_t tensors = 0, packed_tensors = 0;
+    std::uint64_t bytes = 0, packed_bytes = 0;
+};
+
+void unpack_file(TensorFile& file, const Shard& shard, Progress& progress, UnpackedFiles& all) {
+    std::vector<WrittenTensor> plain;
+    for (const model::Tensor& tensor : file.tensors()) {
+        plain.push_back({std::string(tensor.name),
+                         std::string(tensor.dtype),
+                         {tensor.shape.begin(), tensor.shape.end()},
+                         tensor.bytes});
+    }
+    progress.begin("unpacking", plain.size(), 1);
+    SafetensorsWriter writer(shard.to, SafetensorsWriter::header(file.metadata(), plain).size());
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+        end_if_interrupted();
+        const std::vector<char> contents = file.read(file.tensors()[i]);
+        all.bytes += contents.size();
+        writer.append(plain[i], contents);
+        progress.step(i, model::printable(plain[i].name));
+    }
+    writer.finish(file.metadata());
+    writer.publish();
+    all.tensors += plain.size();
+    all.packed_tensors += file.packed_tensors();
+    all.packed_bytes += file.stored_bytes();
+}
+
 }  // namespace
 
 int pack_command(const PackOptions& options) {
-    catch_interrupts();
-    const Shards shards(options.model, options.output);
-    for (const Shard& shard : shards.files()) check_plain(TensorFile(shard.from), shard);  // before anything is written
-    shards.begin();
     Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     PackedFiles packed;
-    for (const Shard& shard : shards.files()) pack_shard(shard, options, progress, packed);
-    shards.finish();
-    progress.clear();
+    for_each_shard(options, false, progress,
+                   [&](TensorFile& file, const Shard& shard) { pack_file(file, shard, options, progress, packed); });
     const auto& [tensors, all, seconds] = packed;
     if (options.json) {
         Json json = {{"model", options.model},  {"output", options.output},
@@ -238,6 +284,27 @@ int pack_command(const PackOptions& options) {
         print(fmt::format("\n{} of {} packed, read and written at {}{}\n", count_text(all.packed),
                           counted(all.tensors, "tensor"), model::format_rate(static_cast<double>(all.bytes) / seconds),
                           options.verify ? "; all tensors come back bit by bit" : ""));
+    }
+    finish_output();
+    return 0;
+}
+
+int unpack_command(const PackOptions& options) {
+    Progress progress(options.quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
+    UnpackedFiles all;
+    for_each_shard(options, true, progress,
+                   [&](TensorFile& file, const Shard& shard) { unpack_file(file, shard, progress, all); });
+    if (options.json) {
+        print(to_text(Json{{"model", options.model},
+                           {"output", options.output},
+                           {"tensors", all.tensors},
+                           {"packed_tensors", all.packed_tensors},
+                           {"packed_bytes", all.packed_bytes},
+                           {"bytes", all.bytes}}));
+    } else {
+        print(fmt::format("{} of {} unpacked: {} from {}\n", count_text(all.packed_tensors),
+                          counted(all.tensors, "tensor"), model::format_bytes(all.bytes),
+                          model::format_bytes(all.packed_bytes)));
     }
     finish_output();
     return 0;

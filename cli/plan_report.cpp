@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "json_output.h"
+#include "model/layer_names.h"
 #include "model/quantity.h"
 #include "table.h"
 #include "units.h"
@@ -17,12 +18,6 @@ constexpr std::size_t most_rows = 40;
 constexpr std::size_t name_columns = 60;
 
 double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
-
-// Names that differ only in numbers are of one family.
-std::string family(std::string name) {
-    std::erase_if(name, [](char character) { return character >= '0' && character <= '9'; });
-    return name;
-}
 
 // Neighbours of one family and size, of which about as many bytes are resident: the blocks [begin, end).
 struct Run {
@@ -62,7 +57,7 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
         const BlockPart& part = report.parts[i];
         const bool like = !each && i > 0 && table.blocks[i].bytes == table.blocks[i - 1].bytes &&
                           table.blocks[i].unordered == table.blocks[i - 1].unordered &&
-                          family(table.blocks[i].name) == family(table.blocks[i - 1].name) &&
+                          model::family_of(table.blocks[i].name) == model::family_of(table.blocks[i - 1].name) &&
                           result.back().takes(part, table.blocks[i].bytes, report.page_bytes);
         if (!like) result.push_back({i, i, part, part, 0});
         result.back().add(part);

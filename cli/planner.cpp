@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "copy_speed.h"
-#include "kind_steps.h"
 #include "streaming_session.h"
 
 namespace stagehand::cli {
@@ -28,6 +27,23 @@ std::string simulation_options(const PlanTarget& target, const BlockTable& table
                                      target.link_bytes_per_second, capacity);
     if (target.unpack_bytes_per_second != 0) result += fmt::format(";unpack_speed={}", target.unpack_bytes_per_second);
     return result;
+}
+
+// Each kind has to come again, and its times have to be measured.
+constexpr int cycles = 4;
+
+void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind, const std::vector<sh_use>& uses,
+               bool plans) {
+    check(sh_step_begin(runtime, kind.name.c_str()), "a step");
+    for (const sh_use& use : uses) {
+        sh_view view = SH_VIEW_INIT;
+        check(sh_acquire(runtime, use.block, stream.handle(), 0, &view), "a block");
+        stream.compute(use.compute_ns);
+        check(sh_release(runtime, use.block, stream.handle()), "a block");
+    }
+    if (plans) check(sh_plan(runtime, nullptr, nullptr), "plan");  // when the next step begins
+    check(sh_step_end(runtime), "a step");
+    stream.synchronize();
 }
 
 }  // namespace
@@ -110,7 +126,29 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
 sh_plan_info Planner::plan() { return make_plan(runtime_.get(), "plan"); }
 
 std::vector<sh_kind_info> Planner::plan_kinds() {
-    return cli::plan_kinds(device_, runtime_, table_, blocks_, options_.order, options_.kinds);
+    const std::vector<KindOption>& kinds = options_.kinds;
+    std::vector<std::vector<sh_use>> uses;
+    for (const KindOption& kind : kinds)
+        uses.push_back(schedule(step_uses(table_, options_.order, kind.compute_ms), blocks_));
+    const Stream stream(device_.get());
+    for (int cycle = 0; cycle <= cycles; ++cycle) {
+        for (std::size_t i = 0; i < kinds.size(); ++i) {
+            for (std::uint32_t step = 0; step < (cycle < cycles ? kinds[i].steps : 1); ++step) {
+                const bool last = cycle + 1 == cycles && i + 1 == kinds.size() && step + 1 == kinds[i].steps;
+                make_step(runtime_.get(), stream, kinds[i], uses[i], last);
+            }
+            if (cycle == cycles) break;  // the plan is in force
+        }
+    }
+    std::vector<sh_kind_info> known(kinds.size(), SH_KIND_INFO_INIT);
+    std::uint64_t count = 0;
+    check(sh_kind_list(runtime_.get(), known.data(), known.size(), &count), "kinds");
+    std::vector<sh_kind_info> result;
+    for (const KindOption& kind : kinds) {
+        for (const sh_kind_info& info : known)
+            if (kind.name == info.name) result.push_back(info);
+    }
+    return result;
 }
 
 std::vector<BlockPart> Planner::block_parts() const {

@@ -8,7 +8,6 @@
 #include "options.h"
 #include "output_files.h"
 #include "progress.h"
-#include "report/assets.h"
 #include "report/page.h"
 
 namespace stagehand::cli {

@@ -14,19 +14,6 @@ namespace stagehand::cli {
 
 namespace {
 
-double later_median(const std::vector<StepMeasure>& steps, double StepMeasure::*member) {
-    std::vector<double> values;
-    for (const StepMeasure& step : steps) values.push_back(step.*member);
-    if (values.size() > 1) values.erase(values.begin());
-    return median(std::move(values));
-}
-
-std::uint64_t total(const std::vector<StepMeasure>& steps, std::uint64_t StepMeasure::*member) {
-    std::uint64_t sum = 0;
-    for (const StepMeasure& step : steps) sum += step.*member;
-    return sum;
-}
-
 void add_verification(Facts& facts, const RunReport& report) {
     const std::uint64_t wanted = report.blocks * report.steps.size();
     if (report.mismatched_blocks > 0) {
@@ -44,13 +31,18 @@ void add_verification(Facts& facts, const RunReport& report) {
 
 }  // namespace
 
-double RunReport::step_ms() const { return later_median(steps, &StepMeasure::ms); }
+double RunReport::median_of(double StepMeasure::*member) const {
+    std::vector<double> values;
+    for (const StepMeasure& step : steps) values.push_back(step.*member);
+    if (values.size() > 1) values.erase(values.begin());
+    return median(std::move(values));
+}
 
-double RunReport::stall_ms() const { return later_median(steps, &StepMeasure::stall_ms); }
-
-std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
-
-std::uint64_t RunReport::helped_bytes_per_step() const { return steps.empty() ? 0 : helped_bytes / steps.size(); }
+std::uint64_t RunReport::sum(std::uint64_t StepMeasure::*member) const {
+    std::uint64_t sum = 0;
+    for (const StepMeasure& step : steps) sum += step.*member;
+    return sum;
+}
 
 double RunReport::steps_bytes_per_second() const {
     const double ms = step_ms();
@@ -69,16 +61,6 @@ double RunReport::bound_ms() const {
     const double speed = copy_bytes_per_second();
     return std::max(compute_ms, speed > 0 ? static_cast<double>(excess_bytes()) * 1e3 / speed : 0);
 }
-
-bool RunReport::faster_in_steps() const { return is_below(measured_bytes_per_second, copy_bytes_per_second()); }
-
-std::uint64_t RunReport::excess_bytes() const { return model_bytes - std::min(model_bytes, plan.budget_bytes); }
-
-std::uint64_t RunReport::hits() const { return total(steps, &StepMeasure::hits); }
-
-std::uint64_t RunReport::in_time() const { return total(steps, &StepMeasure::in_time); }
-
-std::uint64_t RunReport::misses() const { return total(steps, &StepMeasure::misses); }
 
 std::string json_text(const RunReport& report) {
     Json json = {
@@ -105,9 +87,9 @@ std::string json_text(const RunReport& report) {
         {"blocks", report.blocks},
         {"resident_blocks", report.plan.resident_blocks},
         {"streamed_blocks", report.plan.streamed_blocks},
-        {"hits", report.hits()},
-        {"in_time", report.in_time()},
-        {"misses", report.misses()},
+        {"hits", report.sum(&StepMeasure::hits)},
+        {"in_time", report.sum(&StepMeasure::in_time)},
+        {"misses", report.sum(&StepMeasure::misses)},
         {"stall_ms", report.stall_ms()},
         {"verified_blocks", report.verified_blocks},
         {"mismatched_blocks", report.mismatched_blocks},
@@ -164,9 +146,10 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
                   ? "nothing is streamed"
                   : fmt::format("{} streamed in part or whole through a ring of {}",
                                 counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
-    facts.add("hits", count_text(report.hits()),
-              fmt::format("of {}; {} of the hits in time", counted(report.hits() + report.misses(), "acquire"),
-                          count_text(report.in_time())));
+    facts.add("hits", count_text(report.sum(&StepMeasure::hits)),
+              fmt::format("of {}; {} of the hits in time",
+                          counted(report.sum(&StepMeasure::hits) + report.sum(&StepMeasure::misses), "acquire"),
+                          count_text(report.sum(&StepMeasure::in_time))));
     facts.add("stalls", time_text(report.stall_ms()), "per step, of the calling thread");
     if (report.verify) add_verification(facts, report);
     return facts.text(terminal);

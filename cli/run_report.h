@@ -1,6 +1,7 @@
 // The measurements of a run, as a table and as JSON.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 
 #include "options.h"
 #include "terminal.h"
+#include "units.h"
 
 namespace stagehand::cli {
 
@@ -43,13 +45,13 @@ struct RunReport {
     int signal = 0;  // the signal that ended the run early; 0: none
 
     // Medians of the steps without the first, which begins with a full ring. With one step, the value of that step.
-    double step_ms() const;
-    double stall_ms() const;
+    double step_ms() const { return median_of(&StepMeasure::ms); }
+    double stall_ms() const { return median_of(&StepMeasure::stall_ms); }
     // W - M.
-    std::uint64_t excess_bytes() const;
+    std::uint64_t excess_bytes() const { return model_bytes - std::min(model_bytes, plan.budget_bytes); }
     // The mean, because a load may be counted in the step before the step that uses it.
-    std::uint64_t bytes_per_step() const;
-    std::uint64_t helped_bytes_per_step() const;  // the part of these bytes that helpers brought
+    std::uint64_t bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
+    std::uint64_t helped_bytes_per_step() const { return steps.empty() ? 0 : helped_bytes / steps.size(); }
     // What the steps themselves show of the speed of the link: what they copied, in the time that they took. In steps
     // that repeat, that is never less than W - M, because no plan copies less. 0 if nothing was copied, or if a signal
     // came after the first step: that step begins with a full ring, which nothing has filled again.
@@ -59,10 +61,12 @@ struct RunReport {
     // max(compute, (W - M) / copy speed). No step is faster on a link of that speed.
     double bound_ms() const;
     // Whether the link was faster in the steps than in the copies before them.
-    bool faster_in_steps() const;
-    std::uint64_t hits() const;
-    std::uint64_t in_time() const;
-    std::uint64_t misses() const;
+    bool faster_in_steps() const { return is_below(measured_bytes_per_second, copy_bytes_per_second()); }
+    // Over all steps.
+    std::uint64_t sum(std::uint64_t StepMeasure::*member) const;
+
+private:
+    double median_of(double StepMeasure::*member) const;
 };
 
 std::string json_text(const RunReport& report);

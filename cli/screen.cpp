@@ -65,20 +65,13 @@ void Screen::show(const std::string& text) {
 
 bool Screen::wait_for_quit(std::chrono::nanoseconds time) {
     const auto until = std::chrono::steady_clock::now() + time;
-    while (interrupted() == 0) {
-        const auto left =
-            std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
-        if (left <= 0) return false;
-        pollfd polled = {keys_ ? STDIN_FILENO : -1, POLLIN, 0};
-        // Waits in short slices, because a signal may come just before the wait.
-        if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) <= 0) continue;
+    while (wait_until(keys_ ? STDIN_FILENO : -1, POLLIN, until)) {
         char key = 0;
         if (read(STDIN_FILENO, &key, 1) != 1) {
             keys_ = false;  // the input has ended; poll() would report that without waiting
             tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
-        } else if (key == 'q' || key == 'Q') {
+        } else if (key == 'q' || key == 'Q')
             return true;
-        }
     }
     return false;
 }

@@ -34,18 +34,6 @@ SocketClient::SocketClient(const std::string& path)
 
 SocketClient::~SocketClient() { close(descriptor_); }
 
-// Waits until the connection is ready. Returns false if the time is up or a signal came.
-bool SocketClient::wait_for(short events, Clock::time_point until) const {
-    while (interrupted() == 0) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-        if (left <= 0) return false;
-        pollfd polled = {descriptor_, events, 0};
-        // Waits in short slices, because a signal may come just before the wait.
-        if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) > 0) return true;
-    }
-    return false;
-}
-
 Answer SocketClient::connect(Clock::time_point until) {
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -77,7 +65,7 @@ Answer SocketClient::send(std::string_view text, Clock::time_point until) {
             text.remove_prefix(static_cast<std::size_t>(part));
         else if (errno != EAGAIN && errno != EINTR)
             return Answer::let_go;
-        else if (!wait_for(POLLOUT, until))
+        else if (!wait_until(descriptor_, POLLOUT, until))
             return not_in_time();
     }
     return Answer::given;
@@ -85,7 +73,7 @@ Answer SocketClient::send(std::string_view text, Clock::time_point until) {
 
 Answer SocketClient::receive(std::string& text, Clock::time_point until) {
     std::array<char, 65536> part;
-    while (wait_for(POLLIN, until)) {
+    while (wait_until(descriptor_, POLLIN, until)) {
         const ssize_t bytes = recv(descriptor_, part.data(), part.size(), 0);
         if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (bytes <= 0) return Answer::let_go;

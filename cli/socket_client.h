@@ -39,8 +39,6 @@ public:
     Answer receive(std::string& text, Clock::time_point until);
 
 private:
-    bool wait_for(short events, Clock::time_point until) const;
-
     const std::string& path_;
     const int descriptor_;
 };

@@ -49,22 +49,8 @@ Terminal terminal_of(std::FILE* stream) {
 
 std::string inked(const Terminal& terminal, Ink ink, std::string_view text) {
     if (!terminal.colour || ink == Ink::plain) return std::string(text);
-    std::string_view code;
-    switch (ink) {
-        case Ink::bold:
-            code = "1";
-            break;
-        case Ink::dim:
-            code = "2";
-            break;
-        case Ink::good:
-            code = "32";
-            break;
-        default:
-            code = "31;1";
-            break;
-    }
-    return fmt::format("\033[{}m{}\033[0m", code, text);
+    constexpr std::array codes{"", "1", "2", "32", "31;1"};
+    return fmt::format("\033[{}m{}\033[0m", codes[static_cast<std::size_t>(ink)], text);
 }
 
 std::string legible(const Terminal& terminal, std::string_view text) {

@@ -7,16 +7,14 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include "exit_code.h"
 #include "interrupt.h"
-#include "monitor_client.h"
 #include "options.h"
+#include "process_clients.h"
 #include "screen.h"
 #include "terminal.h"
 #include "top_sample.h"
-#include "top_view.h"
 
 namespace stagehand::cli {
 
@@ -93,12 +91,7 @@ private:
 
     bool wait_for_quit(Clock::duration time) {
         if (screen_) return screen_->wait_for_quit(time);
-        const auto until = Clock::now() + time;
-        while (interrupted() == 0 && Clock::now() < until) {
-            // Waits in short slices, because a signal may come just before the wait.
-            const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-            poll(nullptr, 0, static_cast<int>(std::clamp<long>(left, 0, 100)));
-        }
+        wait_until(-1, 0, Clock::now() + time);
         return false;
     }
 

@@ -11,7 +11,7 @@ namespace stagehand::cli {
 
 namespace {
 
-constexpr std::uint64_t known_version = 1;
+constexpr std::uint64_t document_version = 1;
 
 // Members may be missing, because an older library does not send them.
 std::uint64_t count(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
@@ -28,24 +28,11 @@ const Json& list(const Json& json, const char* name) {
 RuntimeSample parse_runtime(const Json& json) {
     RuntimeSample runtime;
     runtime.name = text(json, "name");
-    runtime.id = count(json, "id");
-    runtime.clock_ns = count(json, "clock_ns");
     runtime.lost = json.value("lost", false);
-    runtime.steps = count(json, "steps");
-    runtime.hits = count(json, "hits");
-    runtime.misses = count(json, "misses");
-    runtime.bytes_to_device = count(json, "bytes_to_device");
-    runtime.host_waits = count(json, "host_waits");
-    runtime.stall_ns = count(json, "stall_ns");
-    runtime.resident_bytes = count(json, "resident_bytes");
-    runtime.ring_bytes = count(json, "ring_bytes");
-    runtime.unordered_bytes = count(json, "unordered_bytes");
-    runtime.held_bytes = count(json, "held_bytes");
-    runtime.share_bytes = count(json, "share_bytes");
-    runtime.protected_bytes = count(json, "protected_bytes");
-    runtime.reserved_bytes = count(json, "reserved_bytes");
-    runtime.guest_bytes = count(json, "guest_bytes");
-    runtime.given_up_bytes = count(json, "given_up_bytes");
+    runtime.figures = {json,
+                       {"id", "clock_ns", "steps", "hits", "misses", "bytes_to_device", "host_waits", "stall_ns",
+                        "resident_bytes", "ring_bytes", "unordered_bytes", "held_bytes", "share_bytes",
+                        "protected_bytes", "reserved_bytes", "guest_bytes", "given_up_bytes"}};
     return runtime;
 }
 
@@ -55,14 +42,9 @@ DeviceSample parse_device(const Json& json) {
     device.problem = text(json, "error");
     const auto link = json.find("link_bytes_per_second");
     device.link_bytes_per_second = link == json.end() || link->is_null() ? 0 : link->get<double>();
-    device.budget_bytes = count(json, "budget_bytes");
-    device.used_bytes = count(json, "used_bytes");
-    device.free_bytes = count(json, "free_bytes");
-    device.total_bytes = count(json, "total_bytes");
-    device.reserved_bytes = count(json, "reserved_bytes");
-    device.guest_bytes = count(json, "guest_bytes");
-    device.protected_bytes = count(json, "protected_bytes");
-    device.headroom_bytes = count(json, "headroom_bytes");
+    device.figures = {json,
+                      {"budget_bytes", "used_bytes", "free_bytes", "total_bytes", "reserved_bytes", "guest_bytes",
+                       "protected_bytes", "headroom_bytes"}};
     for (const Json& runtime : list(json, "runtimes")) device.runtimes.push_back(parse_runtime(runtime));
     return device;
 }
@@ -77,28 +59,29 @@ std::optional<double> share_of(std::optional<double> rate, double whole) {
 }
 
 void compare(RuntimeSample& now, const RuntimeSample& before, double link) {
-    const double seconds =
-        now.clock_ns > before.clock_ns ? static_cast<double>(now.clock_ns - before.clock_ns) / 1e9 : 0;
-    now.steps_per_second = per_second(now.steps, before.steps, seconds);
-    now.hits_per_second = per_second(now.hits, before.hits, seconds);
-    now.misses_per_second = per_second(now.misses, before.misses, seconds);
-    now.stalls_per_second = per_second(now.host_waits, before.host_waits, seconds);
-    now.bytes_per_second = per_second(now.bytes_to_device, before.bytes_to_device, seconds);
+    const std::uint64_t from = before.figures["clock_ns"], to = now.figures["clock_ns"];
+    const double seconds = to > from ? static_cast<double>(to - from) / 1e9 : 0;
+    const auto rate = [&](const char* name) { return per_second(now.figures[name], before.figures[name], seconds); };
+    now.steps_per_second = rate("steps");
+    now.hits_per_second = rate("hits");
+    now.misses_per_second = rate("misses");
+    now.stalls_per_second = rate("host_waits");
+    now.bytes_per_second = rate("bytes_to_device");
     now.link_share = share_of(now.bytes_per_second, link);
-    now.stall_share = share_of(per_second(now.stall_ns, before.stall_ns, seconds), 1e9);
+    now.stall_share = share_of(rate("stall_ns"), 1e9);
 }
 
 const RuntimeSample* find(const std::vector<RuntimeSample>& runtimes, std::uint64_t id) {
-    const auto found =
-        std::find_if(runtimes.begin(), runtimes.end(), [&](const RuntimeSample& runtime) { return runtime.id == id; });
+    const auto found = std::find_if(runtimes.begin(), runtimes.end(),
+                                    [&](const RuntimeSample& runtime) { return runtime.figures["id"] == id; });
     return found == runtimes.end() ? nullptr : &*found;
 }
 
 void compare(DeviceSample& now, const DeviceSample& before, bool complete) {
     double sum = 0;
     for (RuntimeSample& runtime : now.runtimes) {
-        const RuntimeSample* same = find(before.runtimes, runtime.id);
-        same = same == nullptr ? find(before.unread, runtime.id) : same;
+        const RuntimeSample* same = find(before.runtimes, runtime.figures["id"]);
+        same = same == nullptr ? find(before.unread, runtime.figures["id"]) : same;
         if (same != nullptr) {
             compare(runtime, *same, now.link_bytes_per_second);
             sum += runtime.bytes_per_second.value_or(0);
@@ -106,7 +89,7 @@ void compare(DeviceSample& now, const DeviceSample& before, bool complete) {
     }
     for (const auto* list : {&before.runtimes, &before.unread}) {
         for (const RuntimeSample& runtime : *list)
-            if (!complete && find(now.runtimes, runtime.id) == nullptr) now.unread.push_back(runtime);
+            if (!complete && find(now.runtimes, runtime.figures["id"]) == nullptr) now.unread.push_back(runtime);
     }
     now.bytes_per_second = sum;
     now.link_share = share_of(sum, now.link_bytes_per_second);
@@ -116,16 +99,20 @@ Json to_json(const std::optional<double>& value) { return value ? Json(*value) :
 
 }  // namespace
 
+Figures::Figures(const Json& json, std::initializer_list<const char*> names) {
+    for (const char* name : names) values_[name] = count(json, name);
+}
+
 Sample parse_sample(const std::string& text_of_it, const std::string& process) {
     Sample sample;
     try {
         sample.document = Json::parse(text_of_it);
         const std::uint64_t version = count(sample.document, "version");
-        if (version != known_version) {
+        if (version != document_version) {
             throw CommandError(
                 ExitCode::device,
                 fmt::format("{} answers with version {} of the document, but this command supports version {}", process,
-                            version, known_version));
+                            version, document_version));
         }
         if (const std::string problem = text(sample.document, "error"); !problem.empty())
             throw CommandError(ExitCode::device, fmt::format("{} answers: {}", process, model::printable(problem)));

@@ -2,23 +2,34 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "json_output.h"
+#include "terminal.h"
 
 namespace stagehand::cli {
+
+// Figures by the names that they have in the document. Those that an older library does not send are 0.
+class Figures {
+public:
+    Figures() = default;
+    Figures(const Json& json, std::initializer_list<const char*> names);
+
+    std::uint64_t operator[](const char* name) const { return values_.at(name); }
+
+private:
+    std::map<std::string, std::uint64_t> values_;
+};
 
 // A runtime. Rates are by the device's clock. They are missing if there is no sample before, or if no time has passed.
 struct RuntimeSample {
     std::string name;
-    std::uint64_t id = 0;
-    std::uint64_t clock_ns = 0;
     bool lost = false;
-    std::uint64_t steps = 0, hits = 0, misses = 0, bytes_to_device = 0, host_waits = 0, stall_ns = 0;
-    std::uint64_t resident_bytes = 0, ring_bytes = 0, unordered_bytes = 0, held_bytes = 0, share_bytes = 0;
-    std::uint64_t protected_bytes = 0, reserved_bytes = 0, guest_bytes = 0, given_up_bytes = 0;
+    Figures figures;
 
     std::optional<double> steps_per_second, hits_per_second, misses_per_second, stalls_per_second;
     std::optional<double> bytes_per_second;  // to the device
@@ -30,8 +41,7 @@ struct DeviceSample {
     std::string name;
     std::string problem;               // the reason why its memory could not be read
     double link_bytes_per_second = 0;  // 0: not known
-    std::uint64_t budget_bytes = 0, used_bytes = 0, free_bytes = 0, total_bytes = 0;
-    std::uint64_t reserved_bytes = 0, guest_bytes = 0, protected_bytes = 0, headroom_bytes = 0;
+    Figures figures;
     std::vector<RuntimeSample> runtimes;
     std::vector<RuntimeSample> unread;  // as last read: this sample could not read them
 
@@ -56,5 +66,8 @@ void compare(Sample& now, const Sample& before);
 
 // The document with the rates added. `interval` is the time between the two samples in seconds.
 Json with_rates(const Sample& sample, double interval);
+
+// What `stagehand top` shows: a line about the process, a table of its devices, and a table of its runtimes.
+std::string top_view(const Terminal& terminal, const Sample& sample);
 
 }  // namespace stagehand::cli

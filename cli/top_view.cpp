@@ -1,4 +1,5 @@
-#include "top_view.h"
+// The tables of `stagehand top`.
+#include "top_sample.h"
 
 #include <fmt/format.h>
 
@@ -70,9 +71,10 @@ std::string device_table(const Terminal& terminal, const Sample& sample) {
         const std::string link =
             device.link_bytes_per_second > 0 ? model::format_rate(device.link_bytes_per_second) : "-";
         if (device.problem.empty()) {
-            table.add({shown(device.name), bytes(device.budget_bytes), bytes(device.used_bytes),
-                       bytes(device.free_bytes), bytes(device.reserved_bytes), bytes(device.guest_bytes),
-                       bytes(device.protected_bytes), bytes(device.headroom_bytes), link, rate(device.bytes_per_second),
+            table.add({shown(device.name), bytes(device.figures["budget_bytes"]), bytes(device.figures["used_bytes"]),
+                       bytes(device.figures["free_bytes"]), bytes(device.figures["reserved_bytes"]),
+                       bytes(device.figures["guest_bytes"]), bytes(device.figures["protected_bytes"]),
+                       bytes(device.figures["headroom_bytes"]), link, rate(device.bytes_per_second),
                        share(device.link_share)});
         } else {
             table.add({shown(device.name), "-", "-", "-", "-", "-", "-", "-", link, rate(device.bytes_per_second),
@@ -107,11 +109,13 @@ std::string runtime_table(const Terminal& terminal, const Sample& sample) {
         for (const RuntimeSample& runtime : device.runtimes) {
             table.add({shown(runtime.name) + (runtime.lost ? " (lost)" : ""), shown(device.name),
                        per_second(runtime.steps_per_second), rate(runtime.bytes_per_second), share(runtime.link_share),
-                       share(runtime.stall_share), bytes(runtime.held_bytes), bytes(runtime.share_bytes),
-                       bytes(runtime.resident_bytes), bytes(runtime.ring_bytes), bytes(runtime.unordered_bytes),
-                       bytes(runtime.protected_bytes), bytes(runtime.reserved_bytes), bytes(runtime.guest_bytes),
-                       bytes(runtime.given_up_bytes), per_second(runtime.stalls_per_second),
-                       per_second(runtime.hits_per_second), per_second(runtime.misses_per_second)});
+                       share(runtime.stall_share), bytes(runtime.figures["held_bytes"]),
+                       bytes(runtime.figures["share_bytes"]), bytes(runtime.figures["resident_bytes"]),
+                       bytes(runtime.figures["ring_bytes"]), bytes(runtime.figures["unordered_bytes"]),
+                       bytes(runtime.figures["protected_bytes"]), bytes(runtime.figures["reserved_bytes"]),
+                       bytes(runtime.figures["guest_bytes"]), bytes(runtime.figures["given_up_bytes"]),
+                       per_second(runtime.stalls_per_second), per_second(runtime.hits_per_second),
+                       per_second(runtime.misses_per_second)});
         }
     }
     return table.text(terminal);

@@ -54,6 +54,7 @@ public:
     std::uint64_t size() const override { return stamp_.bytes; }
     FileStamp stamp() const override { return stamp_; }
     void read(std::uint64_t offset, std::span<char> to) override;
+    int descriptor() const { return fd_; }
 
 private:
     std::string path_;

@@ -11,7 +11,7 @@
 
 #include "error.h"
 #include "packed_description.h"
-#include "read_weights.h"
+#include "read_model.h"
 
 namespace model = stagehand::cli::model;
 

@@ -47,7 +47,7 @@ typedef struct model_tensor {
     int32_t packed;      /* whether `stagehand pack` has packed it */
 } model_tensor;
 
-/* Reads the headers of the files that hold one model. Each path is a file, a shard index or a folder, as read_weights.h
+/* Reads the headers of the files that hold one model. Each path is a file, a shard index or a folder, as read_model.h
  * says. Returns NULL if memory runs out. What it returns is given up by model_close(), also after an error. */
 model_reading* model_open(const char* const* paths, uint64_t path_count);
 

@@ -44,7 +44,7 @@ enum ValueType : std::uint32_t {
     type_uint64,
     type_int64,
     type_float64,
-    type_count,
+    type_count
 };
 
 // The bytes of one value; 0 if the size varies.

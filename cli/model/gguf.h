@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "byte_source.h"
 #include "model.h"
@@ -20,5 +23,14 @@ GgufSplit read_gguf(ByteSource& source, const ReadOptions& options, Model& model
 
 // Whether the source begins like a GGUF file.
 bool is_gguf(ByteSource& source);
+
+// The names of the parts of a split model: NAME-00001-of-00003.gguf and so on.
+
+// Whether two file names belong to parts of the same split model.
+bool same_split(std::string_view a, std::string_view b);
+
+// The paths of all parts in order, from the path of one part and its metadata about the split. Throws if the name does
+// not fit the number and the count of the part.
+std::vector<std::string> split_parts(const std::string& path, const GgufSplit& split);
 
 }  // namespace stagehand::cli::model

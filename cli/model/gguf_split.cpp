@@ -1,5 +1,5 @@
 // The fixed end of a part's name: "-ddddd-of-ddddd.gguf".
-#include "gguf_split.h"
+#include "gguf.h"
 
 #include <algorithm>
 #include <cctype>

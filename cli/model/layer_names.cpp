@@ -34,7 +34,7 @@ bool is_number(std::string_view component) {
 }
 
 // The prefix that a layer shares with the other layers: "model.layers" for the layer "model.layers.7".
-std::string_view family_of(std::string_view layer) { return layer.substr(0, layer.rfind('.')); }
+std::string_view path_of(std::string_view layer) { return layer.substr(0, layer.rfind('.')); }
 
 // The prefixes above a family of layers: "model" if there is a family "model.layers". If "a.b" is such a prefix, "a" is
 // one too.
@@ -80,7 +80,7 @@ std::vector<std::string_view> group_names(const Model& model) {
     std::string_view last_family;
     for (const Tensor& tensor : model.tensors) {
         names.push_back(layer_of(tensor.name));
-        if (const std::string_view family = family_of(names.back()); family != last_family) {
+        if (const std::string_view family = path_of(names.back()); family != last_family) {
             ancestors.add_above(family);
             last_family = family;
         }
@@ -147,6 +147,12 @@ std::vector<std::uint32_t> order_of_use(const std::vector<std::string_view>& gro
 }
 
 }  // namespace
+
+std::string family_of(std::string_view name) {
+    std::string family(name);
+    std::erase_if(family, [](char character) { return character >= '0' && character <= '9'; });
+    return family;
+}
 
 std::string_view layer_of(std::string_view tensor_name) {
     std::size_t begin = tensor_name.find('.');

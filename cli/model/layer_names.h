@@ -29,6 +29,9 @@ bool matches_glob(std::string_view pattern, std::string_view text);
 // "layers.0.mlp.experts.7.w1", or one that ends in "_exps", as in "blk.0.ffn_up_exps".
 bool looks_like_expert(std::string_view tensor_name);
 
+// The name without digits: layers and blocks whose names differ only in numbers are of one family.
+std::string family_of(std::string_view name);
+
 // The layer that a tensor belongs to: "model.layers.7" of "model.layers.7.mlp.up.weight". Empty if none.
 std::string_view layer_of(std::string_view tensor_name);
 

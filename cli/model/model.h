@@ -10,13 +10,14 @@
 
 #include "arena.h"
 #include "byte_source.h"
+#include "text.h"
 
 namespace stagehand::cli::model {
 
 enum class Format { safetensors, gguf };
 
 // "safetensors" or "GGUF".
-std::string_view to_string(Format format);
+inline std::string_view to_string(Format format) { return format == Format::gguf ? "GGUF" : "safetensors"; }
 
 struct ModelFile {
     std::string path;               // as it can be opened: relative to the working directory, or absolute
@@ -63,7 +64,9 @@ struct Model {
     Model& operator=(const Model&) = delete;
 
     // Adds a fact if there are fewer than metadata_entries.
-    void note(std::string_view key, std::string_view value);
+    void note(std::string_view key, std::string_view value) {
+        if (metadata.size() < metadata_entries) metadata.emplace_back(printable(key), printable(value, 256));
+    }
 };
 
 struct ReadOptions {

@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "error.h"
-#include "gguf_split.h"
+#include "gguf.h"
 #include "text.h"
 
 namespace stagehand::cli::model {

@@ -10,7 +10,6 @@
 #include "checks.h"
 #include "error.h"
 #include "gguf.h"
-#include "gguf_split.h"
 #include "model_folder.h"
 #include "safetensors.h"
 #include "safetensors_index.h"

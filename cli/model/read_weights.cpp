@@ -1,4 +1,5 @@
-#include "read_weights.h"
+// Chooses the files of a folder as the libraries that load models do.
+#include "read_model.h"
 
 #include <array>
 #include <cerrno>

@@ -22,7 +22,7 @@ enum Stage : char {
     stage_body = 30,
     stage_late_body = 35,
     stage_final_norm = 40,
-    stage_head = 45,
+    stage_head = 45
 };
 
 using Words = std::unordered_map<std::string_view, Stage>;

@@ -1,4 +1,5 @@
-#include "report/advice.h"
+// What a report says in words.
+#include "report/page.h"
 
 #include <algorithm>
 #include <cmath>

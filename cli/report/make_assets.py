@@ -1,4 +1,4 @@
-"""Writes the texts of a report's page as C++: report/assets.h declares them.
+"""Writes the texts of a report's page as C++: report/page.h declares them.
 
 make_assets.py OUTPUT STYLE KIT SCRIPT LICENCE [D3]
 """
@@ -38,7 +38,7 @@ def main():
             sys.exit(f"{plotting[0]}: cannot be put into a page")
         texts["plotting_script"] = text
         texts["plotting_version"] = f"{version[1]}.{version[2]}"
-    code = '#include "report/assets.h"\n\nnamespace stagehand::cli {\n\n'
+    code = '#include "report/page.h"\n\nnamespace stagehand::cli {\n\n'
     for name, text in texts.items():
         code += f"const std::string_view {name}(\n    {literal(text)},\n    {len(text.encode())});\n\n"
     pathlib.Path(output).write_text(code + "}  // namespace stagehand::cli\n", encoding="ascii")

@@ -6,8 +6,6 @@
 
 #include "chart.h"
 #include "model/quantity.h"
-#include "report/assets.h"
-#include "report/page_data.h"
 #include "units.h"
 
 namespace stagehand::cli {

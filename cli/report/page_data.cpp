@@ -1,4 +1,5 @@
-#include "report/page_data.h"
+// The figures for the page's script.
+#include "report/page.h"
 
 #include <algorithm>
 

@@ -23,10 +23,6 @@ LoggedStep step_of(const JsonFields& line) {
     step.step = line.required_count("step");
     step.ms = line.required_number("step_ms");
     step.stall_ms = line.number("stall_time_ms");
-    step.acquires = line.count("acquires");
-    step.hits = line.count("hits");
-    step.in_time = line.count("in_time");
-    step.bytes_to_device = line.count("bytes_to_device");
     step.cancelled_loads = line.count("cancelled_loads");
     step.failed_loads = line.count("failed_loads");
     step.evictions = line.count("evictions");
@@ -75,7 +71,6 @@ LoggedPlan plan_of(const JsonFields& fields) {
     plan.ring_bytes = fields.count("ring_bytes");
     plan.unordered_bytes = fields.count("unordered_bytes");
     plan.bytes_per_step = fields.count("bytes_per_step");
-    plan.bound_bytes_per_step = fields.count("bound_bytes_per_step");
     plan.smallest_budget_bytes = fields.count("smallest_budget_bytes");
     plan.smallest_budget_block = fields.text("smallest_budget_block");
     plan.kinds = fields.count("kinds");

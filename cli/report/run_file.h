@@ -15,10 +15,6 @@ struct LoggedStep {
     std::uint64_t step = 0;
     double ms = 0;
     double stall_ms = 0;
-    std::uint64_t acquires = 0;
-    std::uint64_t hits = 0;
-    std::uint64_t in_time = 0;
-    std::uint64_t bytes_to_device = 0;
     std::uint64_t cancelled_loads = 0;
     std::uint64_t failed_loads = 0;
     std::uint64_t evictions = 0;
@@ -45,7 +41,6 @@ struct LoggedPlan {
     std::uint64_t ring_bytes = 0;
     std::uint64_t unordered_bytes = 0;
     std::uint64_t bytes_per_step = 0;
-    std::uint64_t bound_bytes_per_step = 0;
     std::uint64_t smallest_budget_bytes = 0;
     std::string smallest_budget_block;
     std::uint64_t kinds = 0;

@@ -180,20 +180,8 @@ void add_computation(const RunFile& run, TraceFile& trace) {
 }  // namespace
 
 const char* to_string(Lane lane) {
-    switch (lane) {
-        case Lane::load:
-            return "copies";
-        case Lane::view:
-            return "in use";
-        case Lane::compute:
-            return "computation";
-        case Lane::wait:
-            return "waits";
-        case Lane::write_back:
-            return "write-backs";
-        default:
-            return "planning";
-    }
+    constexpr std::array names{"copies", "in use", "computation", "waits", "write-backs", "planning"};
+    return names[static_cast<std::size_t>(lane)];
 }
 
 bool is_trace(const std::string& path) {

@@ -1,4 +1,5 @@
-#include "report/what_if.h"
+// Plans of a run for other budgets and another link.
+#include "report/page.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -23,13 +23,6 @@ std::uint64_t elements(const model::Tensor& tensor) {
     return count;
 }
 
-// Layers whose names differ only in numbers are of one family.
-std::string family_of(std::string_view layer) {
-    std::string name(layer);
-    std::erase_if(name, [](char character) { return character >= '0' && character <= '9'; });
-    return name;
-}
-
 // The tensors of one layer, by their names without the layer's and without ".weight".
 using Parts = std::map<std::string, std::uint64_t, std::less<>>;
 
@@ -82,7 +75,7 @@ ModelParts read_parts(const model::Model& model) {
             continue;
         }
         all.first = all.first.empty() ? layer : all.first;
-        if (family_of(layer) == family_of(all.first)) all.layers.insert(layer);
+        if (model::family_of(layer) == model::family_of(all.first)) all.layers.insert(layer);
         if (layer != all.first) continue;
         const std::string part = without_weight(tensor.name.substr(std::min(layer.size() + 1, tensor.name.size())));
         if (all.hidden == 0 && is_norm(tensor, part)) all.hidden = tensor.shape[0];

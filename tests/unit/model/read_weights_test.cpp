@@ -1,5 +1,5 @@
 // The files that a program names: which files of a folder hold its model.
-#include "model/read_weights.h"
+#include "model/read_model.h"
 
 #include <gtest/gtest.h>
 

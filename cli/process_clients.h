@@ -1,13 +1,21 @@
-// Finds the controls of processes (docs/control.md), and makes requests of them.
+// Asks the monitors and the controls of processes.
 #pragma once
 
 #include <string>
 
+#include "process_sockets.h"
 #include "socket_client.h"
 
 namespace stagehand::cli {
 
-// What a control has answered.
+// Finds the process that answers at its monitor (docs/telemetry.md), as find_socket() does.
+ProcessSocket find_monitor(const std::string& wanted);
+
+// Asks once. On `given` the answer is in `text`. Records in `process` which process answers. Throws CommandError if
+// asking is not allowed, or if the answering process belongs to another user.
+Answer ask_monitor(ProcessSocket& process, std::string& text);
+
+// What a control (docs/control.md) has answered.
 struct ControlAnswer {
     int status = 0;    // of HTTP
     std::string body;  // JSON
