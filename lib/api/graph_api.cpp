@@ -59,7 +59,7 @@ sh_status sh_graph_enter(sh_graph* graph, sh_stream stream) {
         GraphName name;
         LockedRuntime at;
         SH_TRY(find_graph(graph, &name, &at));
-        return at.runtime->graph_enter(name.id, at.runtime->name_of_stream(stream), at.lock);
+        return at.runtime->graphs().enter(name.id, at.runtime->name_of_stream(stream), at.lock);
     });
 }
 
@@ -68,7 +68,7 @@ sh_status sh_graph_leave(sh_graph* graph, sh_stream stream) {
         GraphName name;
         LockedRuntime at;
         SH_TRY(find_graph(graph, &name, &at));
-        return at.runtime->graph_leave(name.id, at.runtime->name_of_stream(stream));
+        return at.runtime->graphs().leave(name.id, at.runtime->name_of_stream(stream));
     });
 }
 

@@ -33,7 +33,7 @@ telemetry::RuntimeReading read(const void* handle, core::Runtime& runtime) {
     telemetry::RuntimeReading reading;
     reading.id = reinterpret_cast<uintptr_t>(handle) >> 4;  // what else is in a handle is the same in all
     reading.name = runtime.name();
-    runtime.stats(&reading.stats);
+    runtime.figures().stats(&reading.stats);
     reading.clock_ns = runtime.device().backend().now_ns();
     return reading;
 }

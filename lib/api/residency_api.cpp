@@ -40,7 +40,7 @@ sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_
         SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->protect(ids);
+        return at.runtime->residency().protect(ids);
     });
 }
 
@@ -50,7 +50,7 @@ sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint6
         SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->unprotect(ids);
+        return at.runtime->residency().unprotect(ids);
     });
 }
 
@@ -60,7 +60,7 @@ sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope) {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return open_scope(Scope::Kind::keep, runtime, out_scope, [&] {
-            at.runtime->keep_begin();
+            at.runtime->residency().keep_begin();
             return Status();
         });
     });
@@ -73,7 +73,7 @@ sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority) {
                           "priority " + std::to_string(priority) + " is not one of SH_PRIORITY_*");
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->reserve(
+        return at.runtime->residency().reserve(
             bytes, priority == SH_PRIORITY_PRIMARY ? policy::Priority::primary : policy::Priority::secondary, at.lock);
     });
 }
@@ -82,7 +82,7 @@ sh_status sh_release_reservation(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        at.runtime->release_reservation();
+        at.runtime->residency().release_reservation();
         return Status();
     });
 }
@@ -96,7 +96,7 @@ sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_
         LockedRuntime at;
         SH_TRY(find_runtime(guest, &at));
         return open_scope(Scope::Kind::guest, guest, out_scope,
-                          [&] { return at.runtime->guest_begin(wanted, at.lock); });
+                          [&] { return at.runtime->residency().guest_begin(wanted, at.lock); });
     });
 }
 
@@ -112,9 +112,9 @@ sh_status sh_scope_end(sh_scope* scope) {
         LockedRuntime at;
         Status status = find_runtime(ended->target, &at);
         if (status.ok() && ended->kind == Scope::Kind::guest)
-            status = at.runtime->guest_end(at.lock);
+            status = at.runtime->residency().guest_end(at.lock);
         else if (status.ok())
-            at.runtime->keep_end();
+            at.runtime->residency().keep_end();
         // Its runtime is gone, or goes while this waits for its memory: then so has the scope.
         return status.code() == SH_ERROR_INVALID_HANDLE || status.code() == SH_ERROR_CANCELLED ? Status() : status;
     });
@@ -124,7 +124,7 @@ sh_status sh_trim(sh_runtime* runtime, uint64_t keep_bytes, uint64_t* out_bytes)
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->trim(keep_bytes, out_bytes, at.lock);
+        return at.runtime->residency().trim(keep_bytes, out_bytes, at.lock);
     });
 }
 

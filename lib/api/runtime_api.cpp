@@ -77,7 +77,7 @@ sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, ui
         for (uint64_t i = 0; i < count; i++) SH_TRY(take_segments(&all[i], &segments[i]));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->register_blocks(all, out_blocks, at.lock);
+        return at.runtime->blocks().add(all, out_blocks, at.lock);
     });
 }
 
@@ -101,7 +101,7 @@ sh_status sh_register_parts(sh_runtime* runtime, const sh_block_desc* desc, cons
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         uint64_t made = 0;
-        SH_TRY(at.runtime->register_parts(block, wanted, parts.get(), &made, at.lock));
+        SH_TRY(at.runtime->blocks().add_parts(block, wanted, parts.get(), &made, at.lock));
         parts.give(made);
         *out_count = made;
         return Status();
@@ -114,7 +114,7 @@ sh_status sh_unregister_blocks(sh_runtime* runtime, const sh_block* blocks, uint
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
         SH_TRY(take_blocks(blocks, count, &ids));
-        return at.runtime->unregister_blocks(ids, at.lock);
+        return at.runtime->blocks().remove(ids, at.lock);
     });
 }
 
@@ -123,7 +123,7 @@ sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return fill_struct(out_state, "out_state",
-                           [&](sh_block_state* state) { return at.runtime->block_state(block, state); });
+                           [&](sh_block_state* state) { return at.runtime->blocks().describe(block, state); });
     });
 }
 
@@ -133,7 +133,7 @@ sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
         SH_TRY(take_blocks(blocks, count, &ids));
-        return at.runtime->invalidate(ids);
+        return at.runtime->sources().invalidate(ids);
     });
 }
 
@@ -143,7 +143,7 @@ sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, ui
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
         SH_TRY(take_blocks(blocks, count, &ids));
-        return at.runtime->update_begin(ids, at.lock);
+        return at.runtime->sources().update_begin(ids, at.lock);
     });
 }
 
@@ -153,7 +153,7 @@ sh_status sh_source_replace(sh_runtime* runtime, sh_block block, const sh_segmen
         SH_TRY(take_segments(segments, count, {"segments"}, &taken));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->replace_sources(block, taken, at.lock);
+        return at.runtime->blocks().replace_sources(block, taken, at.lock);
     });
 }
 
@@ -163,7 +163,7 @@ sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
         SH_TRY(take_blocks(blocks, count, &ids));
-        return at.runtime->update_end(ids);
+        return at.runtime->sources().update_end(ids);
     });
 }
 
@@ -171,7 +171,7 @@ sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->mark_dirty(block);
+        return at.runtime->sources().mark_dirty(block);
     });
 }
 
@@ -180,9 +180,9 @@ sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t co
         LockedRuntime at;
         std::span<const sh_block> ids;
         SH_TRY(find_runtime(runtime, &at));
-        if (!blocks && !count) return at.runtime->write_back_all(at.lock);
+        if (!blocks && !count) return at.runtime->sources().write_back_all(at.lock);
         SH_TRY(take_blocks(blocks, count, &ids));
-        return at.runtime->write_back(ids, at.lock);
+        return at.runtime->sources().write_back(ids, at.lock);
     });
 }
 
@@ -192,7 +192,7 @@ sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t coun
         SH_TRY(take_array(uses, count, {"uses"}, &all));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->set_schedule(all);
+        return at.runtime->steps().set_schedule(all);
     });
 }
 

@@ -36,7 +36,7 @@ sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capaci
         SH_TRY(to.open(infos, capacity, {"infos", "capacity"}));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        *out_count = at.runtime->list_kinds(to.get());
+        *out_count = at.runtime->figures().list_kinds(to.get());
         to.give(std::min<uint64_t>(capacity, *out_count));
         return Status();
     });

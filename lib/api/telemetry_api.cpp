@@ -12,7 +12,7 @@ sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats)
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return fill_struct(out_stats, "out_stats", [&](sh_runtime_stats* stats) {
-            at.runtime->stats(stats);
+            at.runtime->figures().stats(stats);
             return Status();
         });
     });
@@ -33,7 +33,7 @@ sh_status sh_telemetry_open(sh_runtime* runtime, const char* path) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->open_step_log(path);
+        return at.runtime->step_count().open_log(path);
     });
 }
 

@@ -4,7 +4,6 @@ Markdown links.
 tidy.py ROOT [FILE...]
 """
 
-import graphlib
 import pathlib
 import re
 import subprocess
@@ -184,16 +183,16 @@ def layers(text):
 
 
 def check_layers(root, names):
-    """No file includes one of a layer that its own does not know, and layers know each other in one direction."""
+    """No file includes one of a layer that its own does not know, and layers know only those in the rows below."""
     tables = layers(pathlib.Path(root, LAYERS).read_text())
     if len(tables) != 2:
         yield f"{LAYERS}: {len(tables)} tables of layers, where lib/ and lib/core/ have one each"
         return
     for folder, include, knows in zip(("lib/", "lib/core/"), ("", "core/"), tables):
-        try:
-            graphlib.TopologicalSorter(knows).prepare()
-        except graphlib.CycleError as error:
-            yield f"{LAYERS}: layers know each other in a circle: {' '.join(error.args[1])}"
+        rows = list(knows)
+        for place, layer in enumerate(rows):
+            if upwards := knows[layer] & set(rows[: place + 1]):
+                yield f"{LAYERS}: {folder}{layer}/ knows a layer that is not below it: {' '.join(sorted(upwards))}"
         for name in names:
             layer = name.removeprefix(folder).split("/")[0]
             if not name.startswith(folder) or name.count("/") == folder.count("/"):
@@ -207,6 +206,37 @@ def check_layers(root, names):
             for other in re.findall(rf'^#include "{include}(\w+)/', text, re.M):
                 if other in knows and other not in {layer, "base"} and other not in knows[layer]:
                     yield f"{name}: includes a file of {include}{other}/, which {LAYERS} does not allow"
+
+
+MOST_GROUPS, MOST_OBJECTS = 4, 8
+
+
+def check_groups(root, names):
+    """A class of a runtime takes at most four groups of objects, and uses at most eight objects of them, of which the
+    gate and the share count as one each.
+    """
+    folder = "lib/core/runtime/"
+    table = re.findall(rf"\| \[`(\w+)`\]\(\.\./(lib/core/\w+/\w+\.h)\)", pathlib.Path(root, LAYERS).read_text())
+    groups = {group: pathlib.Path(root, header).read_text() for group, header in table}
+    objects = dict(line for text in groups.values() for line in re.findall(r"^    ([A-Z]\w+) (\w+);", text, re.M))
+    if len(objects) < MOST_OBJECTS:
+        yield f"{LAYERS}: its table of groups has {len(objects)} objects"
+    for name in names:
+        path = pathlib.Path(root, name)
+        if not name.startswith(folder) or path.suffix != ".cpp":
+            continue
+        if not path.with_suffix(".h").exists():
+            yield f"{name}: continues a class of another file: make what it does a class"
+            continue
+        text = path.read_text() + path.with_suffix(".h").read_text()
+        taken = {kind for kind in re.findall(r"^    (?:const )?(\w+)& \w+;", text, re.M)}
+        if len(taken & set(groups)) > MOST_GROUPS:
+            yield f"{name}: takes {len(taken & set(groups))} groups, more than {MOST_GROUPS}"
+        used = set(re.findall(r"\b(?:memory|movement|course)_?\.(\w+)\b(?!\()|\b(gate|share)(?:_\b|\.)", text))
+        used = {first or second for first, second in used if first in objects.values() or second}
+        used |= {objects[kind] for kind in taken & set(objects)}
+        if len(used) > MOST_OBJECTS:
+            yield f"{name}: uses {len(used)} objects, more than {MOST_OBJECTS}: {' '.join(sorted(used))}"
 
 
 def check_built(root, names):
@@ -273,6 +303,7 @@ def main():
     if len(sys.argv) == 2:
         problems += check_built(root, names)
         problems += check_layers(root, names)
+        problems += check_groups(root, names)
         problems += check_crates(root, names)
         problems += check_documented(root, names)
     print(*(problems or [f"{len(names)} files are tidy"]), sep="\n")

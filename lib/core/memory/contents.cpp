@@ -173,11 +173,13 @@ Status Contents::note_use(Unit& unit, sh_stream stream, bool at_once) {
     return device_.event_record(use->event, stream);
 }
 
-void Contents::forget_stream(sh_stream stream) {
+Status Contents::forget_stream(sh_stream stream) {
+    SH_TRY(streams_.forget(stream));
     // The event stays with the unit, because a staged load may still wait for it later.
     for (Unit& unit : registry_.units())
         for (UnitUse& use : unit.uses_)
             if (use.stream == stream) use.stream = SH_STREAM_HOST;
+    return Status();
 }
 
 void Contents::drop(Unit& unit) {
@@ -203,6 +205,7 @@ void Contents::ring_changed(Unit& unit) {
 
 void Contents::take_over(std::span<const uint32_t> ring, std::span<const uint32_t> units, sh_backend_event done,
                          uint64_t streams) {
+    if (done) ring_.launched(done);
     for (uint32_t page = 0; page < ring_.size(); page++) {
         Ring::Page& at = ring_.page(page);
         if (at.contents == kNone) continue;
@@ -229,6 +232,11 @@ void Contents::arrived(Unit& unit, sh_backend_event done) {
     if (unit.arrives_ != done) return;
     unit.arrives_ = 0;
     hinder(unit, kArriving, false);
+}
+
+void Contents::forget_launch(sh_backend_event done) {
+    ring_.forget_launch(done);
+    for (Unit& unit : registry_.units()) arrived(unit, done);
 }
 
 }  // namespace stagehand::core

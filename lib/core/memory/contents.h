@@ -83,10 +83,15 @@ public:
         unit.used_streams_ |= streams;
         unit.last_use_ = ++releases_;
     }
-    // The stream is gone. The work that was queued on it has ended.
-    void forget_stream(sh_stream stream);
+    // The engine is about to destroy the stream. Waits for its work.
+    Status forget_stream(sh_stream stream);
     // The unit is gone, and nothing waits for its uses any more.
     void leave(Unit& unit) noexcept;
+    // The units are gone. Nothing of them lies in the ring.
+    template <class IsGone>
+    void forget(IsGone is_gone) {
+        ring_.forget(is_gone);
+    }
     // All uses of the unit have ended.
     void forget_uses(Unit& unit) { unit.used_streams_ = 0; }
 
@@ -101,12 +106,23 @@ public:
     void own_changed(Unit& unit, uint32_t valid);
     void ring_changed(Unit& unit);
 
+    // The unit's streamed page holds, or will hold, bytes of the unit.
+    bool is_in_ring(const Unit& unit, uint32_t page) const {
+        return ring_.page_of(unit, page).contents == registry_.index_of(unit);
+    }
+
+    // So that take_over() cannot fail.
+    void expect_launch() { ring_.expect_launch(); }
     // A launch of a graph fills the ring. When `done` has come, each page holds the bytes of the unit that `ring` names
-    // for it. `streams`: the streams that the launch runs on.
+    // for it. `done` is 0 if that is so already. `streams`: the streams that the launch runs on.
     void take_over(std::span<const uint32_t> ring, std::span<const uint32_t> units, sh_backend_event done,
                    uint64_t streams);
     // The bytes that launches up to `done` load are present.
     void arrived(Unit& unit, sh_backend_event done);
+    // The events of launches that may still use the ring.
+    const std::vector<sh_backend_event>& launches() const { return ring_.launches(); }
+    // The event has come, and is not used any more.
+    void forget_launch(sh_backend_event done);
 
 private:
     void hinder(Unit& unit, Hindrance why, bool on) { registry_.hinder(unit, why, on); }

@@ -202,6 +202,14 @@ void Registry::remove(std::span<const sh_block> ids) {
     }
 }
 
+std::vector<uint32_t> Registry::units_of(std::span<const sh_block> ids) {
+    std::vector<uint32_t> units;
+    for (const sh_block id : ids) units.push_back(find(id)->unit);
+    std::sort(units.begin(), units.end());
+    units.erase(std::unique(units.begin(), units.end()), units.end());
+    return units;
+}
+
 void Registry::set_address(Unit& unit, uint64_t address) {
     for (Block& block : blocks_of(unit)) block.address += address - unit.address;
     unit.address = address;

@@ -103,6 +103,8 @@ public:
         const uint64_t index = id & 0xffffffff;
         return index < blocks_.size() && blocks_[index].id == id && id != 0 ? &blocks_[index] : nullptr;
     }
+    // The units of these blocks in ascending order, without duplicates.
+    std::vector<uint32_t> units_of(std::span<const sh_block> ids);
     Block& block(uint32_t index) { return blocks_[index]; }
     uint32_t index_of(const Unit& unit) const { return static_cast<uint32_t>(&unit - units_.data()); }
     uint32_t index_of(const Block& block) const { return static_cast<uint32_t>(&block - blocks_.data()); }

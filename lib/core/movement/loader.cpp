@@ -315,6 +315,13 @@ Status Loader::wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock) {
     return wait_done(unit, lock);
 }
 
+Status Loader::order_before(Unit& unit, sh_stream stream) {
+    link_.arrived(unit.load()->link_mark);
+    SH_TRY(device_.stream_wait_event(stream, unit.load()->done));
+    contents_.waits(unit, stream);
+    return Status();
+}
+
 bool Loader::settle(Unit& unit, Status* failure) {
     Load* const load = unit.load();
     if (!load) return true;

@@ -62,6 +62,8 @@ public:
     Status wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock);
     // True if wait_quiet() would not have to wait.
     bool is_quiet(Unit& unit);
+    // The stream waits for the unit's issued load before it uses the unit.
+    Status order_before(Unit& unit, sh_stream stream);
     // Drops an issued load if it has finished. Returns true if no load is left.
     bool settle(Unit& unit, Status* failure);
 

@@ -21,14 +21,14 @@ constexpr uint32_t kSmallestPart = 4;
 // The number of the unit's first streamed pages that may be overwritten. Neither a view, nor a load, nor a change of
 // the engine protects the contents of these pages, and the next use of the contents comes after this position.
 uint32_t Prefetcher::free_pages(const Unit& unit, uint64_t position) const {
-    const uint32_t self = registry_.index_of(unit);
+    const uint32_t self = memory_.registry.index_of(unit);
     uint32_t last = self;
     for (uint32_t k = 0; k < unit.ring_pages; k++) {
-        const uint32_t contents = ring_.page_of(unit, k).contents;
+        const uint32_t contents = memory_.ring.page_of(unit, k).contents;
         if (contents == last || contents == kNone) continue;
         last = contents;
         if (contents == self) continue;
-        if (contents_.protects(registry_.unit(contents)) != Obstacle::none) return k;
+        if (memory_.contents.protects(memory_.registry.unit(contents)) != Obstacle::none) return k;
         if (order_.followed().next_use(contents, order_.position().cursor()) < position) return k;
     }
     return unit.ring_pages;
@@ -40,7 +40,7 @@ void Prefetcher::renew() noexcept {
     streamed_.clear();
     const Status status = no_throw([&] {
         for (size_t i = 0; i < order_.followed().entries().size(); i++)
-            if (registry_.unit(order_.followed().entries()[i].unit).ring_pages)
+            if (memory_.registry.unit(order_.followed().entries()[i].unit).ring_pages)
                 streamed_.push_back(static_cast<uint32_t>(i));
         return Status();
     });
@@ -63,7 +63,7 @@ void Prefetcher::pump(uint64_t now_ns, bool in_parts) {
     for (uint32_t looked = 0; looked < kEntriesAtOnce; looked++, next_++) {
         next_ = std::min(next_candidate(next_), horizon);
         if (next_ == horizon) return;
-        Unit& unit = registry_.unit(order_.followed().at(next_).unit);
+        Unit& unit = memory_.registry.unit(order_.followed().at(next_).unit);
         if (unit.memory != Memory::planned || unit.complete()) continue;  // present, or on their way
         if (unit.held || unit.updating() || unit.load_queued() || unit.writing() != Writing::none ||
             loader_.queued() >= kQueuedLoads)

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/memory/registry.h"
-#include "core/memory/ring.h"
+#include "core/memory/model_memory.h"
 #include "core/movement/loader.h"
 #include "core/plan/order.h"
 
@@ -15,8 +14,7 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Prefetcher {
 public:
-    Prefetcher(Registry& registry, Ring& ring, Contents& contents, Order& order, Loader& loader)
-        : registry_(registry), ring_(ring), contents_(contents), order_(order), loader_(loader) {}
+    Prefetcher(ModelMemory& memory, Order& order, Loader& loader) : memory_(memory), order_(order), loader_(loader) {}
 
     // Looks at the order again from the engine's position, after a jump or a load out of order.
     void restart() { next_ = order_.position().cursor(); }
@@ -33,9 +31,7 @@ private:
     uint64_t next_candidate(uint64_t position) const;
     uint32_t free_pages(const Unit& unit, uint64_t position) const;
 
-    Registry& registry_;
-    Ring& ring_;
-    Contents& contents_;
+    ModelMemory& memory_;
     Order& order_;
     Loader& loader_;
     uint64_t next_ = 0;               // up to this position everything is present or on its way

@@ -8,36 +8,36 @@
 namespace stagehand::core {
 
 void UnorderedCache::hold(Unit& unit) {
-    worth_.hold(registry_.index_of(unit));
+    worth_.hold(memory_.registry.index_of(unit));
     (unit.unordered ? held_ : held_to_learn_) += unit.pages;
     // While the order is being learned, most of the other units are here only until they are part of it.
     held_peak_ = std::max(held_peak_, held_ + (order_.known() ? held_to_learn_ : 0));
 }
 
 void UnorderedCache::unhold(Unit& unit) {
-    worth_.release(registry_.index_of(unit));
+    worth_.release(memory_.registry.index_of(unit));
     (unit.unordered ? held_ : held_to_learn_) -= unit.pages;
 }
 
 void UnorderedCache::touch(Unit& unit) {
     if (used_ < capacity_) return;  // no memory is wanted yet: the ranking can be made later
-    worth_.touch(registry_.index_of(unit));
+    worth_.touch(memory_.registry.index_of(unit));
 }
 
 // Names the views and protections that keep the memory.
 std::string UnorderedCache::holders() {
     std::string first;
     uint64_t views = 0, kept = 0;
-    for (const Block& block : registry_.blocks()) {
-        if (!block.held || registry_.unit(block.unit).memory != Memory::unordered) continue;
-        if (!views++) first = registry_.name_of(block);
+    for (const Block& block : memory_.registry.blocks()) {
+        if (!block.held || memory_.registry.unit(block.unit).memory != Memory::unordered) continue;
+        if (!views++) first = memory_.registry.name_of(block);
     }
-    for (const Unit& unit : registry_.units())
+    for (const Unit& unit : memory_.registry.units())
         if (unit.memory == Memory::unordered && unit.protections) kept += unit.own.size();
     const std::string held = views == 0   ? ""
                              : views == 1 ? "a view of " + first + " holds"
                                           : "views of " + first + " and others hold";
-    const std::string protects = kept ? exact_size_text(kept * registry_.page_bytes()) + " are protected" : "";
+    const std::string protects = kept ? exact_size_text(kept * memory_.registry.page_bytes()) + " are protected" : "";
     if (held.empty() && protects.empty()) return "loads that are under way use the memory";
     return held + (held.empty() ? "" : " the memory") + (held.empty() || protects.empty() ? "" : ", and ") + protects;
 }
@@ -45,10 +45,10 @@ std::string UnorderedCache::holders() {
 // Until the order is known, all blocks are outside it, so the number of blocks that are held at once decides. After
 // that, the memory for blocks outside the order decides.
 Status UnorderedCache::no_room(uint64_t pages) {
-    const auto units = registry_.units();
+    const auto units = memory_.registry.units();
     const bool learning = !order_.known() && std::any_of(units.begin(), units.end(),
                                                          [](const Unit& unit) { return unit.live && !unit.unordered; });
-    const auto size = [&](uint64_t count) { return exact_size_text(count * registry_.page_bytes()); };
+    const auto size = [&](uint64_t count) { return exact_size_text(count * memory_.registry.page_bytes()); };
     return Status(SH_ERROR_HELD, size(pages) + " are needed, but are not free in the " + size(capacity_) +
                                      (learning ? " that blocks have while the order is being learned; "
                                                : " for blocks outside the order; ") +
@@ -65,14 +65,14 @@ Status UnorderedCache::drop_while(Unit& unit, const std::function<bool()>& may, 
             loader_.cancel(unit, lock);
         } else if (!loader_.is_quiet(unit)) {
             SH_TRY(loader_.wait_quiet(unit, lock));
-        } else if (changes_.is_changed(unit) || !changes_.has_landed(unit)) {
+        } else if (memory_.changes.is_changed(unit) || !memory_.changes.has_landed(unit)) {
             SH_TRY(write_back_.flush(unit, lock));
-        } else if (!streams_.are_over(unit.used_streams())) {
-            SH_TRY(streams_.wait(unit.used_streams(), lock));
+        } else if (!memory_.streams.are_over(unit.used_streams())) {
+            SH_TRY(memory_.streams.wait(unit.used_streams(), lock));
         } else {
-            contents_.forget_uses(unit);
-            SH_TRY(placement_.unmap_whole(unit));
-            worth_.evict(registry_.index_of(unit));
+            memory_.contents.forget_uses(unit);
+            SH_TRY(memory_.placement.unmap_whole(unit));
+            worth_.evict(memory_.registry.index_of(unit));
             used_ -= unit.pages;
         }
     }
@@ -93,7 +93,7 @@ Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& l
 }
 
 Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
-    Unit& unit = registry_.unit(static_cast<uint32_t>(*worth_.victim()));
+    Unit& unit = memory_.registry.unit(static_cast<uint32_t>(*worth_.victim()));
     // A victim that is protected while its last use ends is a victim no more.
     SH_TRY(drop_while(
         unit, [&] { return unit.protections == 0; }, lock));
@@ -103,21 +103,21 @@ Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
 
 Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (unit.pages > capacity_)
-        return Status(SH_ERROR_BUDGET, registry_.name_of(unit) + " needs " +
-                                           exact_size_text(unit.pages * registry_.page_bytes()) + ", but only " +
-                                           exact_size_text(capacity_ * registry_.page_bytes()) +
+        return Status(SH_ERROR_BUDGET, memory_.registry.name_of(unit) + " needs " +
+                                           exact_size_text(unit.pages * memory_.registry.page_bytes()) + ", but only " +
+                                           exact_size_text(capacity_ * memory_.registry.page_bytes()) +
                                            " are there for blocks outside the order");
     SH_TRY(make_room(unit.pages, lock));
     // expect() may find no host memory, so it comes before anything is mapped or counted.
-    worth_.expect(registry_.index_of(unit));
+    worth_.expect(memory_.registry.index_of(unit));
     used_ += unit.pages;
     Status status = no_throw([&] {
-        Status mapped = placement_.map_whole(unit);
+        Status mapped = memory_.placement.map_whole(unit);
         // There may be less memory than was granted, because the budget was lowered or others have still to give memory
         // back.
         while (mapped.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && worth_.victim()) {
             SH_TRY(drop_one(lock));
-            mapped = placement_.map_whole(unit);
+            mapped = memory_.placement.map_whole(unit);
         }
         return mapped;
     });
@@ -130,27 +130,27 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
 }
 
 void UnorderedCache::insert(Unit& unit) {
-    const uint32_t index = registry_.index_of(unit);
-    worth_.insert(index, unit.bytes, static_cast<double>(registry_.link_bytes(index)));
+    const uint32_t index = memory_.registry.index_of(unit);
+    worth_.insert(index, unit.bytes, static_cast<double>(memory_.registry.link_bytes(index)));
     if (unit.protections) pin(unit);  // until its protection ends
 }
 
 void UnorderedCache::hand_over(Unit& unit) {
-    worth_.forget(registry_.index_of(unit));
+    worth_.forget(memory_.registry.index_of(unit));
     used_ -= unit.pages;
-    placement_.hand_over(unit, Memory::planned);
+    memory_.placement.hand_over(unit, Memory::planned);
 }
 
 void UnorderedCache::take_back(Unit& unit) {
     insert(unit);
     used_ += unit.pages;
-    placement_.hand_over(unit, Memory::unordered);
+    memory_.placement.hand_over(unit, Memory::unordered);
 }
 
 Status UnorderedCache::resize(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     capacity_ = pages;
     // Protected units are dropped last, if their memory was promised to others before.
-    for (Unit& unit : registry_.units()) {
+    for (Unit& unit : memory_.registry.units()) {
         while (used_ > capacity_ && worth_.victim()) SH_TRY(drop_one(lock));
         if (used_ <= capacity_) break;
         if (unit.memory == Memory::unordered && unit.protections && !unit.held) SH_TRY(drop(unit, lock));

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/memory/placement.h"
-#include "core/memory/registry.h"
-#include "core/memory/stream_table.h"
+#include "core/memory/model_memory.h"
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "core/plan/order.h"
@@ -21,17 +19,9 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class UnorderedCache {
 public:
-    UnorderedCache(Registry& registry, const Order& order, Contents& contents, Changes& changes, Placement& placement,
-                   Loader& loader, WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
-        : registry_(registry),
-          order_(order),
-          contents_(contents),
-          changes_(changes),
-          placement_(placement),
-          loader_(loader),
-          write_back_(write_back),
-          streams_(streams),
-          stats_(stats) {}
+    UnorderedCache(ModelMemory& memory, const Order& order, Loader& loader, WriteBack& write_back,
+                   sh_runtime_stats& stats)
+        : memory_(memory), order_(order), loader_(loader), write_back_(write_back), stats_(stats) {}
 
     uint64_t capacity() const { return capacity_; }  // in pages
     uint64_t used() const { return used_; }
@@ -49,8 +39,8 @@ public:
     void unhold(Unit& unit);
 
     // A pinned unit must not be dropped, because it is protected.
-    void pin(Unit& unit) { worth_.hold(registry_.index_of(unit)); }
-    void unpin(Unit& unit) { worth_.release(registry_.index_of(unit)); }
+    void pin(Unit& unit) { worth_.hold(memory_.registry.index_of(unit)); }
+    void unpin(Unit& unit) { worth_.release(memory_.registry.index_of(unit)); }
     // Pins a unit while a caller sees to its load and nobody holds it yet.
     class Pin {
     public:
@@ -68,7 +58,7 @@ public:
     void hand_over(Unit& unit);
     void take_back(Unit& unit);
     // The unit, which has no memory here, is gone. Its use says nothing about the next unit with the same index.
-    void forget(Unit& unit) { worth_.forget(registry_.index_of(unit)); }
+    void forget(Unit& unit) { worth_.forget(memory_.registry.index_of(unit)); }
     // Takes a unit's memory away, unless a caller holds or loads the unit meanwhile.
     Status drop(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Changes the capacity and drops the units beyond it. Returns SH_ERROR_HELD if these are held.
@@ -84,14 +74,10 @@ private:
     std::string holders();
     Status no_room(uint64_t pages);
 
-    Registry& registry_;
+    ModelMemory& memory_;
     const Order& order_;
-    Contents& contents_;
-    Changes& changes_;
-    Placement& placement_;
     Loader& loader_;
     WriteBack& write_back_;
-    StreamTable& streams_;
     sh_runtime_stats& stats_;
     policy::Landlord worth_;
     uint64_t capacity_ = 0;

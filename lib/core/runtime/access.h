@@ -7,19 +7,22 @@
 #include <stagehand/streaming.h>
 
 #include "base/status.h"
-#include "core/runtime/clearance.h"
-#include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
-#include "core/runtime/plan_in_force.h"
-#include "core/runtime/views.h"
+#include "core/runtime/fetcher.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods, and no capture is under way.
 class Access {
 public:
-    Access(Parts& parts, Clearance& clearance, Views& views, PlanInForce& plan, Graphs& graphs)
-        : parts_(parts), clearance_(clearance), views_(views), plan_(plan), graphs_(graphs) {}
+    Access(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Views& views, const PlanInForce& plan,
+           Fetcher& fetcher)
+        : gate_(gate),
+          memory_(memory),
+          movement_(movement),
+          course_(course),
+          views_(views),
+          plan_(plan),
+          fetcher_(fetcher) {}
 
     Status acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock);
     Status acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags, std::span<sh_view* const> out,
@@ -30,19 +33,15 @@ public:
     void look_ahead(uint64_t now_ns, bool in_parts = false);
 
 private:
-    void arrive(Unit& unit);
-    Status begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock);
-    Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
-    Status finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited,
-                           Lock& lock);
     void give(Block& block, Unit& unit, sh_stream stream, uint32_t view_flags, sh_view* out);
-    Status place_unordered(Unit& unit, Lock& lock);
 
-    Parts& parts_;
-    Clearance& clearance_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     Views& views_;
-    PlanInForce& plan_;
-    Graphs& graphs_;
+    const PlanInForce& plan_;
+    Fetcher& fetcher_;
 };
 
 }  // namespace stagehand::core

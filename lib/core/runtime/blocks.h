@@ -7,11 +7,11 @@
 #include <stagehand/runtime.h>
 
 #include "base/status.h"
-#include "core/runtime/captures.h"
+#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/protections.h"
+#include "core/runtime/share.h"
 #include "core/runtime/sources.h"
 
 namespace stagehand::core {
@@ -19,12 +19,15 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Blocks {
 public:
-    Blocks(Parts& parts, Protections& protections, PlanInForce& plan, const Captures& captures, const Graphs& graphs,
-           Sources& sources)
-        : parts_(parts),
+    Blocks(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course, Protections& protections,
+           PlanInForce& plan, const Graphs& graphs, Sources& sources)
+        : gate_(gate),
+          share_(share),
+          memory_(memory),
+          movement_(movement),
+          course_(course),
           protections_(protections),
           plan_(plan),
-          captures_(captures),
           graphs_(graphs),
           sources_(sources) {}
 
@@ -45,10 +48,13 @@ private:
     Status find_to_replace(sh_block id, Block** out, Lock& lock) const;
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     Protections& protections_;
     PlanInForce& plan_;
-    const Captures& captures_;
     const Graphs& graphs_;
     Sources& sources_;
 };

@@ -12,21 +12,21 @@ namespace stagehand::core {
 // tells how much must fit beside it.
 std::string BudgetRefusal::asked_for_by(uint32_t unit, uint64_t least_pages) const {
     if (unit == kNone) return "";
-    const Unit& largest = parts_.registry.unit(unit);
-    const bool learning = !parts_.order.known();
-    const bool stays = !parts_.order.contains(unit) && outside_.to_stay_pages > outside_.to_learn_pages;
+    const Unit& largest = memory_.registry.unit(unit);
+    const bool learning = !course_.order.known();
+    const bool stays = !course_.order.contains(unit) && outside_.to_stay_pages > outside_.to_learn_pages;
     const uint64_t beside = stays ? least_pages - outside_.to_stay_pages : outside_.to_stay_pages;
     std::string text = ", asked for by ";
     if (stays && limits_.unordered_pages > largest.pages)
-        text += "its unordered_bytes, " + exact_size_text(limits_.unordered_pages * parts_.page_bytes()) +
+        text += "its unordered_bytes, " + exact_size_text(limits_.unordered_pages * share_.page_bytes()) +
                 " in whole pages";
     else
-        text += parts_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
+        text += memory_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
     if (!stays && learning && limits_.max_held > 1)
         text += " and the next largest ones: max_held, " + std::to_string(limits_.max_held) +
                 ", must fit at once until the order is known";
     if (beside)
-        text += ", beside " + exact_size_text(beside * parts_.page_bytes()) +
+        text += ", beside " + exact_size_text(beside * share_.page_bytes()) +
                 (stays ? " for blocks of the order" : " for blocks outside the order");
     return text;
 }
@@ -34,10 +34,10 @@ std::string BudgetRefusal::asked_for_by(uint32_t unit, uint64_t least_pages) con
 // The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be grouped in larger
 // units than now.
 uint64_t BudgetRefusal::smallest_budget(uint64_t least_pages) const {
-    const uint64_t now = Registry::group_pages(std::min(parts_.device->arbiter().total_pages(), parts_.max_pages));
-    if (Registry::group_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
+    const uint64_t now = Registry::group_pages(share_.most_pages());
+    if (Registry::group_pages(least_pages) <= now || !memory_.registry.has_small_blocks()) return least_pages;
     std::vector<uint64_t> sizes;
-    for (const Unit& unit : parts_.registry.units())
+    for (const Unit& unit : memory_.registry.units())
         if (unit.live && !unit.unordered) sizes.push_back(unit.pages);
     std::ranges::sort(sizes, std::greater());
     sizes.resize(std::min<size_t>(sizes.size(), limits_.max_held));
@@ -51,21 +51,21 @@ uint64_t BudgetRefusal::smallest_budget(uint64_t least_pages) const {
 }
 
 Status BudgetRefusal::of_plan(const Needs& needs, uint32_t asks, const Status& reason) const {
-    const uint64_t page = parts_.page_bytes();
+    const uint64_t page = share_.page_bytes();
     const std::string smallest = " is too small: the smallest that works is " +
                                  exact_size_text(smallest_budget(needs.least_pages) * page) +
                                  asked_for_by(asks, needs.least_pages);
-    if (needs.least_pages > parts_.max_pages)
-        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " +
-                                           exact_size_text(parts_.max_pages * page) + " in whole pages," + smallest);
-    const char* const of = needs.least_pages > parts_.device->arbiter().total_pages() ? "" : " that is left to it";
-    return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": the budget" + of + smallest + " (" + reason.text() + ")");
+    if (needs.least_pages > share_.max_pages)
+        return Status(SH_ERROR_BUDGET, gate_.title() + ": its max_bytes, " + exact_size_text(share_.max_pages * page) +
+                                           " in whole pages," + smallest);
+    const char* const of = needs.least_pages > share_.arbiter().total_pages() ? "" : " that is left to it";
+    return Status(SH_ERROR_BUDGET, gate_.title() + ": the budget" + of + smallest + " (" + reason.text() + ")");
 }
 
 Status BudgetRefusal::of_trial(uint64_t asked_bytes, const Needs& needs, uint32_t asks) const {
-    return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": a budget of " + exact_size_text(asked_bytes) +
+    return Status(SH_ERROR_BUDGET, gate_.title() + ": a budget of " + exact_size_text(asked_bytes) +
                                        " is too small: the smallest that works is " +
-                                       exact_size_text(needs.least_pages * parts_.page_bytes()) +
+                                       exact_size_text(needs.least_pages * share_.page_bytes()) +
                                        asked_for_by(asks, needs.least_pages));
 }
 

@@ -8,7 +8,8 @@
 #include "base/status.h"
 #include "core/device/arbiter.h"
 #include "core/plan/planner.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
+#include "core/runtime/share.h"
 #include "policy/outside.h"
 
 namespace stagehand::core {
@@ -16,8 +17,9 @@ namespace stagehand::core {
 class BudgetRefusal {
 public:
     // `outside` is the part of the needs that is for units outside the order.
-    BudgetRefusal(Parts& parts, const Planner::Limits& limits, const policy::OutsideNeeds& outside)
-        : parts_(parts), limits_(limits), outside_(outside) {}
+    BudgetRefusal(Gate& gate, Share& share, ModelMemory& memory, Course& course, const Planner::Limits& limits,
+                  const policy::OutsideNeeds& outside)
+        : gate_(gate), share_(share), memory_(memory), course_(course), limits_(limits), outside_(outside) {}
 
     // `asks` is the unit that needs most, or kNone. `reason` is what the arbiter said.
     Status of_plan(const Needs& needs, uint32_t asks, const Status& reason) const;
@@ -28,7 +30,10 @@ private:
     std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
     uint64_t smallest_budget(uint64_t least_pages) const;
 
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Course& course_;
     const Planner::Limits limits_;
     const policy::OutsideNeeds outside_;
 };

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/memory/model_memory.h"
 #include "core/movement/capture.h"
 #include "core/movement/graph.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/gate.h"
+#include "core/runtime/share.h"
 #include "core/runtime/views.h"
 
 namespace stagehand::core {
@@ -17,10 +19,8 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Captures {
 public:
-    Captures(Parts& parts, Clearance& clearance, Views& views) : parts_(parts), clearance_(clearance), views_(views) {}
-
-    bool under_way() const { return capture_ != nullptr; }
-    Status only_outside() const;  // SH_ERROR_INVALID_STATE while a capture is under way
+    Captures(Gate& gate, Share& share, ModelMemory& memory, Clearance& clearance, Views& views)
+        : gate_(gate), share_(share), memory_(memory), clearance_(clearance), views_(views) {}
 
     // Whether a capture can begin on the stream, as far as this class can tell.
     Status check(sh_stream stream) const;
@@ -32,7 +32,9 @@ public:
     Status end(sh_stream stream, std::unique_ptr<Graph>* out_graph);
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
     Clearance& clearance_;
     Views& views_;
     std::unique_ptr<Capture> capture_;

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "core/memory/contents.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/movement.h"
 
 namespace stagehand::core {
 
@@ -12,7 +12,8 @@ namespace stagehand::core {
 // again.
 class Clearance {
 public:
-    explicit Clearance(Parts& parts) : parts_(parts) {}
+    explicit Clearance(Gate& gate, ModelMemory& memory, Movement& movement)
+        : gate_(gate), memory_(memory), movement_(movement) {}
 
     // Drops the unit's contents if they are out of date. Returns false if they stay for now, because the unit is held,
     // its load is queued, or the engine's changes of it are not written back yet.
@@ -26,7 +27,9 @@ public:
     Status held_by(const Unit& wanted, Unit& holder) const;
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
 };
 
 }  // namespace stagehand::core

@@ -11,11 +11,36 @@ Status Gate::usable() const {
     return Status();
 }
 
+Status Gate::unknown_block(sh_block id) const {
+    SH_TRY(usable());
+    return Status(SH_ERROR_INVALID_HANDLE, "block " + std::to_string(id) + " is not a block of " + title());
+}
+
+Status Gate::check_blocks(Registry& registry, std::span<const sh_block> ids) const {
+    for (const sh_block id : ids)
+        if (!registry.find(id)) return unknown_block(id);
+    return Status();
+}
+
 Status Gate::running() const {
     SH_TRY(usable());
     if (!is_away()) return Status();
     return Status(SH_ERROR_INVALID_STATE,
                   title() + " is released, so its blocks are not on the device: call sh_resume() first");
+}
+
+Status Gate::no_capture() const {
+    return capturing()
+               ? Status(SH_ERROR_INVALID_STATE,
+                        title() + " does not allow this call while a capture is under way, until sh_capture_end()")
+               : Status();
+}
+
+Status Gate::at_edge(const char* what) const {
+    if (!in_step() && !views()) return Status();
+    return Status(SH_ERROR_INVALID_STATE,
+                  title() + " cannot " + what +
+                      (in_step() ? " during a step: end the step first" : " while views are held: release them first"));
 }
 
 Status Gate::unused() const {

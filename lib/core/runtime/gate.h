@@ -6,13 +6,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include <stagehand/occupancy.h>
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
-#include "core/memory/block.h"
+#include "core/memory/registry.h"
 #include "core/runtime/users.h"
 
 namespace stagehand::core {
@@ -28,18 +29,25 @@ public:
         closing,
     };
 
-    Gate(std::mutex& mutex, std::string name, sh_runtime_stats& stats)
-        : mutex_(mutex), name_(std::move(name)), stats_(stats) {}
+    Gate(std::mutex& mutex, std::string name) : mutex_(mutex), name_(std::move(name)) {
+        stats_.struct_size = sizeof stats_;
+    }
 
     std::mutex& mutex() { return mutex_; }
     std::condition_variable& changed() { return changed_; }
     const std::string& name() const { return name_; }
     std::string title() const { return "runtime \"" + name_ + "\""; }  // for messages
 
+    sh_runtime_stats& stats() { return stats_; }
+    const sh_runtime_stats& stats() const { return stats_; }
+
     bool closing() const { return phase_ == Phase::closing; }
     bool lost() const { return phase_ == Phase::lost; }
     bool is_open() const { return phase_ == Phase::open && !is_away(); }
     Status usable() const;
+    Status unknown_block(sh_block id) const;
+    // An error if one of them is not a block of the runtime.
+    Status check_blocks(Registry& registry, std::span<const sh_block> ids) const;
     // For calls that need device memory: a pause may have taken it.
     Status running() const;
 
@@ -69,8 +77,13 @@ public:
     bool in_step() const { return steps_.count(); }
     void step_begins() { steps_.come(); }
     void step_ends() { steps_.go(); }
+    // SH_ERROR_INVALID_STATE during a step, and while views are held. `what`: that the runtime cannot do then.
+    Status at_edge(const char* what) const;
+    bool capturing() const { return captures_.count(); }
+    Status no_capture() const;  // SH_ERROR_INVALID_STATE while a capture is under way
     void capture_begins() { captures_.come(); }
     void capture_ends() { captures_.go(); }
+    bool in_graph() const { return launches_.count(); }
     void graph_entered() { launches_.come(); }
     void graph_left() { launches_.go(); }
     // Whether it does nothing of that. SH_ERROR_INVALID_STATE if it does, and the calling thread has to end it, else
@@ -130,7 +143,7 @@ private:
     std::mutex& mutex_;
     std::condition_variable changed_;
     const std::string name_;
-    sh_runtime_stats& stats_;
+    sh_runtime_stats stats_ = {};
     Phase phase_ = Phase::open;
     std::atomic<uint32_t> occupancy_{SH_OCCUPANCY_RUNNING};
     bool changing_ = false;

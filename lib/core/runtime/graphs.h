@@ -8,9 +8,8 @@
 
 #include "base/status.h"
 #include "core/movement/graph.h"
-#include "core/runtime/captures.h"
-#include "core/runtime/clearance.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
+#include "core/runtime/graph_residents.h"
 #include "core/runtime/step_count.h"
 #include "core/runtime/views.h"
 
@@ -19,8 +18,15 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Graphs {
 public:
-    Graphs(Parts& parts, Clearance& clearance, Views& views, const Captures& captures, StepCount& count)
-        : parts_(parts), clearance_(clearance), views_(views), captures_(captures), count_(count) {}
+    Graphs(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, GraphResidents& residents, Views& views,
+           StepCount& count)
+        : gate_(gate),
+          memory_(memory),
+          movement_(movement),
+          course_(course),
+          residents_(residents),
+          views_(views),
+          count_(count) {}
     ~Graphs();
 
     // Reserves room for one graph, so that add() cannot fail.
@@ -31,10 +37,8 @@ public:
     Status leave(uint64_t id, sh_stream stream);
     Status destroy(uint64_t id, Lock& lock);
 
-    bool entered() const { return entered_ != nullptr; }  // a graph was entered and has not been left
     // The launch of the graph that was entered has the memory in which packed weights arrive for itself.
     bool entered_unpacks() const { return entered_ && entered_->unpack_memory; }
-    bool capturing() const { return captures_.under_way(); }
     bool entered_uses(uint32_t unit) const { return entered_ && entered_->uses(unit); }
     bool any_uses(uint32_t unit) const;  // a graph that can be launched uses the unit
 
@@ -54,18 +58,15 @@ public:
 
 private:
     Graph* find(uint64_t id);
-    Status clear_ring(Lock& lock);
-    Status load_own(Unit& unit, Lock& lock);
-    Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
-    Status bring_kept(const Graph& graph);
-    Status order_launch(sh_stream stream);
     Status leave(Graph& graph, sh_stream stream);
     Status wait_for_launch(sh_backend_event done, Lock& lock);
 
-    Parts& parts_;
-    Clearance& clearance_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
+    GraphResidents& residents_;
     Views& views_;
-    const Captures& captures_;
     StepCount& count_;
     std::vector<std::unique_ptr<Graph>> graphs_;
     Graph* entered_ = nullptr;  // between enter and leave

@@ -5,10 +5,11 @@
 
 #include "base/status.h"
 #include "core/device/pausables.h"
+#include "core/memory/model_memory.h"
 #include "core/runtime/access.h"
 #include "core/runtime/captures.h"
+#include "core/runtime/gate.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 #include "core/runtime/plan_in_force.h"
 
 namespace stagehand::core {
@@ -16,8 +17,13 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Pauses {
 public:
-    Pauses(Parts& parts, PlanInForce& plan, Graphs& graphs, Access& access)
-        : parts_(parts), plan_(plan), graphs_(graphs), access_(access), tag_(runtime_tag_of(parts.gate.name())) {}
+    Pauses(Gate& gate, ModelMemory& memory, PlanInForce& plan, Graphs& graphs, Access& access)
+        : gate_(gate),
+          memory_(memory),
+          plan_(plan),
+          graphs_(graphs),
+          access_(access),
+          tag_(runtime_tag_of(gate.name())) {}
 
     // See Pausable. Graphs that can be launched stay so: their blocks come back to the same places.
     Status release(Lock& lock);
@@ -31,7 +37,8 @@ public:
 private:
     Status leave(Lock& lock);
 
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
     PlanInForce& plan_;
     Graphs& graphs_;
     Access& access_;

@@ -11,18 +11,18 @@ namespace stagehand::core {
 
 void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) const {
     const uint32_t size = out->struct_size;
-    const uint64_t page = parts_.page_bytes();
+    const uint64_t page = share_.page_bytes();
     *out = {};
     out->struct_size = size;
     out->max_held = max_held_;
-    out->model_bytes = parts_.registry.model_bytes();
+    out->model_bytes = memory_.registry.model_bytes();
     out->budget_bytes = result.share_pages * page;
     out->resident_bytes = result.resident_pages * page;
     out->ring_bytes = result.ring_pages * page;
     out->unordered_bytes = result.unordered_pages * page;
     out->smallest_budget_bytes = result.least_pages * page;
-    if (result.least_unit != kNone && parts_.registry.unit(result.least_unit).live)
-        out->smallest_budget_block = parts_.registry.block(parts_.registry.unit(result.least_unit).first_block).id;
+    if (result.least_unit != kNone && memory_.registry.unit(result.least_unit).live)
+        out->smallest_budget_block = memory_.registry.block(memory_.registry.unit(result.least_unit).first_block).id;
     out->bytes_per_step = result.bytes_per_step;
     out->bound_bytes_per_step = result.bound_bytes_per_step;
     out->step_ns = static_cast<uint64_t>(result.step_ns);
@@ -33,7 +33,7 @@ void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) con
     out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
     out->resident_blocks = result.resident_blocks;
     out->streamed_blocks = result.streamed_blocks;
-    out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
+    out->padding_bytes = memory_.registry.model_pages() * page - memory_.registry.model_bytes();
     out->packed_resident_bytes = result.unpack.kept_pages * page;
     out->unpack_bytes = result.unpack.pages * page;
     out->unpack_bytes_per_second = result.unpack_bytes_per_second;
@@ -72,17 +72,17 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     if (!plan_.exists()) return;
     const Planner::Result& result = plan_.result();
     const auto ms = [](double ns) { return ns / 1e6; };
-    const uint64_t page = parts_.page_bytes();
+    const uint64_t page = share_.page_bytes();
     const auto name = [&](const Unit& unit) {
-        const Block& block = parts_.registry.block(unit.first_block);
-        return block.detail && !block.detail->name.empty() ? block.detail->name : parts_.registry.name_of(block);
+        const Block& block = memory_.registry.block(unit.first_block);
+        return block.detail && !block.detail->name.empty() ? block.detail->name : memory_.registry.name_of(block);
     };
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    parts_.device->capabilities(&caps);
+    share_.device->capabilities(&caps);
     out.add("version", 1).add("device", caps.name).add("granularity_bytes", caps.granularity_bytes);
-    out.add("page_bytes", page).add("budget_bytes", parts_.device->arbiter().total_pages() * page);
+    out.add("page_bytes", page).add("budget_bytes", share_.arbiter().total_pages() * page);
     out.add("share_bytes", result.share_pages * page).add("link_bytes_per_second", result.link_bytes_per_second);
-    out.add("model_bytes", parts_.registry.model_bytes()).add("resident_bytes", result.resident_pages * page);
+    out.add("model_bytes", memory_.registry.model_bytes()).add("resident_bytes", result.resident_pages * page);
     out.add("ring_bytes", result.ring_pages * page).add("unordered_bytes", result.unordered_pages * page);
     out.add("packed_resident_bytes", result.unpack.kept_pages * page);
     out.add("unpack_bytes", result.unpack.pages * page);
@@ -90,15 +90,15 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     out.add("step_ms", ms(result.step_ns)).add("bound_ms", ms(result.bound_ns));
     out.add("compute_ms", ms(static_cast<double>(result.compute_ns))).add("kinds", result.kinds.size());
     out.add("smallest_budget_bytes", result.least_pages * page);
-    const bool named = result.least_unit != kNone && parts_.registry.unit(result.least_unit).live;
-    out.add("smallest_budget_block", named ? name(parts_.registry.unit(result.least_unit)) : "");
+    const bool named = result.least_unit != kNone && memory_.registry.unit(result.least_unit).live;
+    out.add("smallest_budget_block", named ? name(memory_.registry.unit(result.least_unit)) : "");
     if (!lists) return;
-    std::vector<uint32_t> places(parts_.registry.units().size(), kNone);  // in the list of blocks
+    std::vector<uint32_t> places(memory_.registry.units().size(), kNone);  // in the list of blocks
     uint32_t count = 0;
     out.begin_array("blocks");
-    for (const Unit& unit : parts_.registry.units()) {
+    for (const Unit& unit : memory_.registry.units()) {
         if (!unit.live) continue;
-        places[parts_.registry.index_of(unit)] = count++;
+        places[memory_.registry.index_of(unit)] = count++;
         const bool planned = unit.memory == Memory::planned;
         const uint64_t own = planned ? std::min<uint64_t>(unit.bytes, unit.own.size() * page) : 0;
         const uint64_t streamed = planned ? std::min(unit.bytes - own, unit.ring_pages * page) : 0;
@@ -109,7 +109,7 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
         out.end_object();
     }
     out.end_array().begin_array("uses");
-    for (const Order::Entry& entry : parts_.order.followed().entries()) {
+    for (const Order::Entry& entry : course_.order.followed().entries()) {
         if (places[entry.unit] == kNone) continue;
         out.begin_object()
             .add("block", places[entry.unit])
@@ -121,18 +121,18 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
 
 void PlanFigures::stats(sh_runtime_stats* out) const {
     const uint32_t size = out->struct_size;
-    *out = parts_.stats;
+    *out = gate_.stats();
     out->struct_size = size;
     const Planner::Result& result = plan_.result();
-    out->resident_bytes = result.resident_pages * parts_.page_bytes();
-    out->ring_bytes = uint64_t(result.ring_pages) * parts_.page_bytes();
-    out->unordered_bytes = result.unordered_pages * parts_.page_bytes();
-    out->held_bytes = parts_.placement.pages() * parts_.page_bytes();
-    const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
-    out->share_bytes = standing.share * parts_.page_bytes();
-    out->protected_bytes = standing.kept * parts_.page_bytes();
-    out->reserved_bytes = standing.reserved * parts_.page_bytes();
-    out->guest_bytes = standing.guest * parts_.page_bytes();
+    out->resident_bytes = result.resident_pages * share_.page_bytes();
+    out->ring_bytes = uint64_t(result.ring_pages) * share_.page_bytes();
+    out->unordered_bytes = result.unordered_pages * share_.page_bytes();
+    out->held_bytes = memory_.placement.pages() * share_.page_bytes();
+    const Arbiter::Standing standing = share_.standing();
+    out->share_bytes = standing.share * share_.page_bytes();
+    out->protected_bytes = standing.kept * share_.page_bytes();
+    out->reserved_bytes = standing.reserved * share_.page_bytes();
+    out->guest_bytes = standing.guest * share_.page_bytes();
 }
 
 }  // namespace stagehand::core

@@ -9,8 +9,8 @@
 #include <stagehand/streaming.h>
 #include <stagehand/telemetry.h>
 
-#include "core/runtime/parts.h"
 #include "core/runtime/plan_in_force.h"
+#include "core/runtime/share.h"
 #include "telemetry/json_text.h"
 
 namespace stagehand::core {
@@ -18,11 +18,16 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class PlanFigures {
 public:
-    PlanFigures(Parts& parts, const PlanInForce& plan, const sh_runtime_options& options)
-        : parts_(parts), plan_(plan), max_held_(std::max(1u, options.max_held)) {}
+    PlanFigures(Gate& gate, Share& share, ModelMemory& memory, Course& course, const PlanInForce& plan,
+                const sh_runtime_options& options)
+        : gate_(gate),
+          share_(share),
+          memory_(memory),
+          course_(course),
+          plan_(plan),
+          max_held_(std::max(1u, options.max_held)) {}
 
-    // Describes the plan in force, or another one for this runtime.
-    void describe(sh_plan_info* out) const { describe(plan_.result(), out); }
+    // Describes a plan for this runtime.
     void describe(const Planner::Result& result, sh_plan_info* out) const;
     // Describes the kinds of step that are known, as many as there is room for. Returns their number.
     uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
@@ -32,7 +37,10 @@ public:
     void stats(sh_runtime_stats* out) const;
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Course& course_;
     const PlanInForce& plan_;
     const uint32_t max_held_;
 };

@@ -11,9 +11,9 @@
 
 #include "base/status.h"
 #include "core/plan/planner.h"
-#include "core/runtime/budget_refusal.h"
-#include "core/runtime/parts.h"
-#include "core/runtime/protections.h"
+#include "core/runtime/changes_watch.h"
+#include "core/runtime/demand.h"
+#include "core/runtime/plan_memory.h"
 #include "core/runtime/step_watch.h"
 
 namespace stagehand::core {
@@ -21,13 +21,14 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class PlanInForce {
 public:
-    PlanInForce(Parts& parts, const Protections& protections, const sh_runtime_options& options);
+    PlanInForce(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course,
+                const Protections& protections, const sh_runtime_options& options);
 
     bool exists() const { return exists_; }
     const Planner::Result& result() const { return plan_; }  // all 0 if there is no plan
     // A new plan: blocks, sources, order or protections changed, or the engine asked.
     bool is_wanted() const {
-        return wanted_ || parts_.registry.source_changes() != sources_planned_ || changes_differ_;
+        return wanted_ || memory_.registry.source_changes() != sources_planned_ || changes_.differ();
     }
     void want() { wanted_ = true; }
     bool is_due() const;  // a new plan, at the next edge of a step
@@ -37,7 +38,9 @@ public:
     const StepWatch& watch() const { return watch_; }
     void look_at_times();
     // Wants a new plan if the engine changes more or fewer blocks in each step than the plan counts on.
-    void look_at_changes();
+    void look_at_changes() {
+        if (exists_ && course_.order.known()) changes_.look();
+    }
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
     // runtimes that hold more than their share give it back first. The mutex is given up on the way, so the door is
@@ -60,13 +63,16 @@ public:
     // Gives all memory back when the runtime is closed.
     Status give_back(Lock& lock);
 
-    // trim_to() limits what the runtime holds until it is used again. use_all() lets it hold all of its share again.
-    void trim_to(uint64_t pages) { trimmed_to_ = pages; }
-    void use_all() { trimmed_to_ = UINT64_MAX; }
+    Demand& demand() { return demand_; }
+    // Lets the runtime hold all of its share again, if it was trimmed.
+    void use_all() { demand_.trim_to(UINT64_MAX); }
     // Forgets a unit that is gone.
-    void forget(uint32_t unit);
+    void forget(uint32_t unit) {
+        if (plan_.least_unit == unit) plan_.least_unit = kNone;
+        plan_memory_.forget(unit);
+    }
     // Forgets where packed weights of a unit stayed, because it has other sources.
-    void forget_kept(uint32_t unit);
+    void forget_kept(uint32_t unit) { plan_memory_.forget_kept(unit); }
     template <class IsGone>
     void forget_uses(IsGone is_gone) noexcept {
         watch_.forget(is_gone);
@@ -78,14 +84,6 @@ public:
         planner_.set_mix({});
     }
 
-    // What the runtime needs of the device.
-    Needs needs();
-    // Tells the arbiter how many of the pages that the runtime holds now are protected.
-    void tell_kept();
-    // For when fewer pages are protected than before. If host memory is too short to compute the number, the
-    // arbiter keeps the old number until a plan is settled.
-    void tell_less_kept() noexcept;
-
     // The plan that these options would lead to. The order must be known.
     Status try_out(const sh_plan_options& options, Planner::Result* out);
 
@@ -95,41 +93,23 @@ private:
     Status change_plan(Lock& lock, bool press);
     Status empty(Lock& lock);
     Status take_places(Lock& lock);
-    Needs needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit = nullptr);
-    void state_needs();
     Status plan_with_order(Lock& lock, bool press);
-    BudgetRefusal refusal(const Planner::Limits& limits) const;
-    Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
-    Status quiesce(Lock& lock);
     Status get_loader_ready(bool streams);
-    std::vector<bool> changing_units() const;
-    bool counts_on_changes(size_t unit) const { return unit < changes_planned_.size() && changes_planned_[unit]; }
-    Status flush_dirty(Lock& lock);
-    Status put_into_force(const Planner::Result& result, Lock& lock);
-    Planner::Limits limits() const;
-    Holding holding() noexcept;
-    std::vector<policy::Part> parts_to_give_up() const;
-    uint64_t kept_pages();
-    void read_times();
-    void measure_times_if_missing();
 
-    Parts& parts_;
-    const Protections& protections_;
-    const uint32_t max_held_;
-    const uint64_t unordered_pages_;  // as the engine asked for; 0: automatic
-    const uint64_t share_wait_ns_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     Planner planner_;
     Planner::Result plan_;
+    PlanMemory plan_memory_;
     StepWatch watch_;
+    ChangesWatch changes_;
+    Demand demand_;
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
-    uint64_t sources_planned_ = 0;       // Registry::source_changes() of the plan
-    std::vector<bool> changes_planned_;  // for each unit, whether the plan counts on changes in each step
-    bool changes_differ_ = false;        // the engine changes much more or less
-    // Steps until changes are looked at again: in the whole, and left.
-    uint32_t changes_interval_ = 0, changes_wait_ = 0;
-    bool was_measured_ = false;  // compute times have been measured once, or are being measured
-    uint64_t trimmed_to_ = UINT64_MAX;
+    uint64_t sources_planned_ = 0;  // Registry::source_changes() of the plan
 
     // What a pause has taken away.
     struct Away {
@@ -137,11 +117,6 @@ private:
         bool keeps_places = false;  // plan_ is still that plan
         bool wanted = false;
         bool emptied = false;  // loads have ended, and memory may be gone
-        std::vector<Place> places;
-        uint32_t ring_pages = 0;
-        uint64_t unordered_pages = 0;
-        UnpackPlan unpack;
-        std::vector<uint64_t> kept_places;  // see Placement: graphs find packed weights there
     };
     Away away_;
 };

@@ -6,16 +6,15 @@ namespace stagehand::core {
 
 Status Protections::protect(std::span<const sh_block> ids, bool* out_may_grow) {
     *out_may_grow = false;
-    for (const sh_block id : ids)
-        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
+    SH_TRY(gate_.check_blocks(memory_.registry, ids));
     for (const sh_block id : ids) {
-        Block& block = *parts_.registry.find(id);
-        Unit& unit = parts_.registry.unit(block.unit);
+        Block& block = *memory_.registry.find(id);
+        Unit& unit = memory_.registry.unit(block.unit);
         block.detail->protections++;
         if (unit.protections++) continue;
         units_++;
-        if (unit.memory == Memory::unordered) parts_.unordered.pin(unit);
-        if (parts_.order.contains(block.unit) && unit.own.size() < unit.pages) *out_may_grow = true;
+        if (unit.memory == Memory::unordered) course_.unordered.pin(unit);
+        if (course_.order.contains(block.unit) && unit.own.size() < unit.pages) *out_may_grow = true;
     }
     return Status();
 }
@@ -26,34 +25,33 @@ void Protections::end(Unit& unit, uint64_t times) {
     unit.protections -= times;
     if (unit.protections) return;
     units_--;
-    if (unit.memory == Memory::unordered) parts_.unordered.unpin(unit);
+    if (unit.memory == Memory::unordered) course_.unordered.unpin(unit);
 }
 
 Status Protections::unprotect(std::span<const sh_block> ids) {
-    for (const sh_block id : ids)
-        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
+    SH_TRY(gate_.check_blocks(memory_.registry, ids));
     size_t done = 0;
     Status status;
     for (; done < ids.size(); done++) {
-        const Block& block = *parts_.registry.find(ids[done]);
+        const Block& block = *memory_.registry.find(ids[done]);
         if (block.detail->protections == 0) {
             status = Status(SH_ERROR_INVALID_STATE,
-                            parts_.registry.name_of(block) + " is not protected" + (done ? " that many times" : ""));
+                            memory_.registry.name_of(block) + " is not protected" + (done ? " that many times" : ""));
             break;
         }
         block.detail->protections--;
     }
     if (!status.ok()) {
-        while (done-- > 0) parts_.registry.find(ids[done])->detail->protections++;
+        while (done-- > 0) memory_.registry.find(ids[done])->detail->protections++;
         return status;
     }
-    for (const sh_block id : ids) end(parts_.registry.unit(parts_.registry.find(id)->unit), 1);
+    for (const sh_block id : ids) end(memory_.registry.unit(memory_.registry.find(id)->unit), 1);
     return Status();
 }
 
 uint64_t Protections::own_pages() const {
     uint64_t own = 0;
-    for (const Unit& unit : parts_.registry.units())
+    for (const Unit& unit : memory_.registry.units())
         if (unit.protections) own += unit.own.size();
     return own;
 }

@@ -5,14 +5,15 @@
 #include <span>
 
 #include "base/status.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Protections {
 public:
-    explicit Protections(Parts& parts) : parts_(parts) {}
+    explicit Protections(Gate& gate, ModelMemory& memory, Course& course)
+        : gate_(gate), memory_(memory), course_(course) {}
 
     // `out_may_grow`: a plan could give some of the blocks more memory than they have.
     Status protect(std::span<const sh_block> ids, bool* out_may_grow);
@@ -29,7 +30,9 @@ public:
     uint64_t own_pages() const;  // resident pages of protected units
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Course& course_;
     uint32_t scopes_ = 0;
     uint64_t units_ = 0;  // units that are protected one by one
 };

@@ -65,53 +65,52 @@ private:
 }  // namespace
 
 Status Readback::order_copies_after(const Block& block, sh_stream stream) {
-    BackendDevice& backend = parts_.backend();
-    const sh_stream copies = parts_.write_back.lane().stream();
+    BackendDevice& backend = memory_.device;
+    const sh_stream copies = movement_.write_back.lane().stream();
     if (stream != SH_STREAM_HOST) {
-        SH_TRY(parts_.check_no_capture(stream));
+        SH_TRY(views_.check_no_capture(stream));
         sh_backend_event event = 0;
-        SH_TRY(parts_.events.take(&event));
+        SH_TRY(memory_.events.take(&event));
         Status status = backend.event_record(event, stream);
         if (status.ok()) status = backend.stream_wait_event(copies, event);
-        parts_.events.give(&event);
+        memory_.events.give(&event);
         SH_TRY(status);
     }
-    const Unit& unit = parts_.registry.unit(block.unit);
+    const Unit& unit = memory_.registry.unit(block.unit);
     // The acquire may be on another stream.
     if (unit.load() && unit.load()->issued) SH_TRY(backend.stream_wait_event(copies, unit.load()->done));
     return unit.arrives() ? backend.stream_wait_event(copies, unit.arrives()) : Status();
 }
 
 Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
-    Block* const block = parts_.registry.find(id);
-    if (!block) return parts_.unknown_block(id);
+    Block* const block = memory_.registry.find(id);
+    if (!block) return gate_.unknown_block(id);
     if (!block->held)
         return Status(SH_ERROR_INVALID_STATE,
-                      parts_.registry.name_of(*block) + " cannot be read: no view of it is held. Acquire it first");
+                      memory_.registry.name_of(*block) + " cannot be read: no view of it is held. Acquire it first");
     if (offset > block->bytes || bytes > block->bytes - offset)
         return Status(SH_ERROR_INVALID_ARGUMENT, "offset " + std::to_string(offset) + " and bytes " +
                                                      std::to_string(bytes) + " reach beyond the end of " +
-                                                     parts_.registry.name_of(*block) + ", which has " +
+                                                     memory_.registry.name_of(*block) + ", which has " +
                                                      std::to_string(block->bytes) + " bytes");
     SH_TRY(order_copies_after(*block, stream));
     const uint64_t address = block->address + offset;
-    const Gate::Inside inside(parts_.gate);
-    return parts_.gate.note(unlocked(lock, [&]() -> Status {
-        SH_TRY(parts_.write_back.lane().copy(address, buffer, bytes));
-        return parts_.write_back.lane().synchronize();
+    const Gate::Inside inside(gate_);
+    return gate_.note(unlocked(lock, [&]() -> Status {
+        SH_TRY(movement_.write_back.lane().copy(address, buffer, bytes));
+        return movement_.write_back.lane().synchronize();
     }));
 }
 
 Status Readback::can_verify(const Block& block) const {
     const auto refused = [&](sh_status code, const char* why) {
-        return Status(code, parts_.registry.name_of(block) + " cannot be verified: " + why);
+        return Status(code, memory_.registry.name_of(block) + " cannot be verified: " + why);
     };
-    if (parts_.backend().has(SH_BACKEND_CONTENTLESS))
-        return refused(SH_ERROR_UNSUPPORTED, "the device has no contents");
+    if (memory_.device.has(SH_BACKEND_CONTENTLESS)) return refused(SH_ERROR_UNSUPPORTED, "the device has no contents");
     if (block.detail->on_load) return refused(SH_ERROR_UNSUPPORTED, "its on_load may have changed what was loaded");
     if (!block.held) return refused(SH_ERROR_INVALID_STATE, "no view of it is held. Acquire it first");
     if (block.updating()) return refused(SH_ERROR_INVALID_STATE, "its source is being updated");
-    const Unit& unit = parts_.registry.unit(block.unit);
+    const Unit& unit = memory_.registry.unit(block.unit);
     if (unit.stale())
         return refused(SH_ERROR_INVALID_STATE,
                        "it, or a block that shares its pages, was invalidated, and its view has the contents before");
@@ -123,10 +122,10 @@ Status Readback::can_verify(const Block& block) const {
 
 // A view of its own keeps the bytes on the device, and an update waits until the sources are not read any more.
 Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
-    Block* const block = parts_.registry.find(id);
-    if (!block) return parts_.unknown_block(id);
+    Block* const block = memory_.registry.find(id);
+    if (!block) return gate_.unknown_block(id);
     SH_TRY(can_verify(*block));
-    Unit& unit = parts_.registry.unit(block->unit);
+    Unit& unit = memory_.registry.unit(block->unit);
     std::vector<Read> reads;
     const BlockDetail& detail = *block->detail;
     for (const transfer::Segment& segment : detail.segments) {
@@ -134,22 +133,22 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
         reads.push_back({now.source, unit.address + now.offset, unit.address + now.offset - block->address, now.copy});
     }
     SH_TRY(order_copies_after(*block, stream));
-    const std::string name = parts_.registry.name_of(*block);  // from here on, nothing may throw
-    const Gate::Inside inside(parts_.gate);
+    const std::string name = memory_.registry.name_of(*block);  // from here on, nothing may throw
+    const Gate::Inside inside(gate_);
     views_.hold(*block, unit);
     block->detail->readers++;
     Status status = no_throw([&] {
         return unlocked(lock, [&]() -> Status {
-            Comparison comparison(parts_.write_back.lane());
+            Comparison comparison(movement_.write_back.lane());
             for (const Read& read : reads) SH_TRY(comparison.compare(read));
             return Status();
         });
     });
     block->detail->readers--;
-    parts_.gate.notify();
+    gate_.notify();
     views_.give(*block);
     const Status ended = views_.end(*block, SH_STREAM_HOST);
-    return parts_.gate.note(status.ok() ? ended : status.within(name));
+    return gate_.note(status.ok() ? ended : status.within(name));
 }
 
 }  // namespace stagehand::core

@@ -8,12 +8,12 @@
 #include <stagehand/residency.h>
 
 #include "base/status.h"
-#include "core/runtime/captures.h"
+#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/protections.h"
 #include "core/runtime/residency_spans.h"
+#include "core/runtime/share.h"
 #include "policy/division.h"
 
 namespace stagehand::core {
@@ -21,8 +21,16 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Residency {
 public:
-    Residency(Parts& parts, Protections& protections, PlanInForce& plan, const Captures& captures, const Graphs& graphs)
-        : parts_(parts), protections_(protections), plan_(plan), captures_(captures), graphs_(graphs), spans_(parts) {}
+    Residency(Gate& gate, Share& share, ModelMemory& memory, Course& course, Protections& protections,
+              PlanInForce& plan, const Graphs& graphs)
+        : gate_(gate),
+          share_(share),
+          memory_(memory),
+          course_(course),
+          protections_(protections),
+          plan_(plan),
+          graphs_(graphs),
+          spans_(gate, memory) {}
 
     Status protect(std::span<const sh_block> ids);
     Status unprotect(std::span<const sh_block> ids);
@@ -49,10 +57,12 @@ private:
     Status wait_for_room(uint64_t wait_ns, Lock& lock);
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Course& course_;
     Protections& protections_;
     PlanInForce& plan_;
-    const Captures& captures_;
     const Graphs& graphs_;
     ResidencySpans spans_;
     bool leaving_ = false;

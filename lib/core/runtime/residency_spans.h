@@ -4,20 +4,22 @@
 #include <array>
 #include <cstdint>
 
-#include "core/runtime/parts.h"
+#include "core/memory/model_memory.h"
+#include "core/runtime/gate.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
 
 class ResidencySpans {
 public:
-    explicit ResidencySpans(Parts& parts) : parts_(parts) {}
+    explicit ResidencySpans(Gate& gate, ModelMemory& memory) : gate_(gate), memory_(memory) {}
 
     void begin(telemetry::Residency how);
     void end(telemetry::Residency how, uint64_t bytes);
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
     std::array<uint64_t, 3> since_ns_ = {};  // by telemetry::Residency; 0: no span is open
 };
 

@@ -6,6 +6,7 @@
 #include "base/no_throw.h"
 #include "base/size_text.h"
 #include "base/unlocked.h"
+#include "core/device/load_carrier.h"
 
 namespace stagehand::core {
 namespace {
@@ -20,93 +21,97 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
     : thread_handle_(device->backend().thread_handle()),
-      parts_(*this, std::move(device), options.max_bytes, choose_name(options, tag_.value()), tag_.value(), mutex),
-      clearance_(parts_),
-      views_(parts_, clearance_),
-      protections_(parts_),
-      plan_(parts_, protections_, options),
-      figures_(parts_, plan_, options),
-      count_(parts_, figures_),
-      captures_(parts_, clearance_, views_),
-      graphs_(parts_, clearance_, views_, captures_, count_),
-      access_(parts_, clearance_, views_, plan_, graphs_),
-      readback_(parts_, views_),
-      sources_(parts_, clearance_, captures_, graphs_),
-      blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
-      residency_(parts_, protections_, plan_, captures_, graphs_),
-      steps_(parts_, plan_, captures_, graphs_, access_, count_),
-      pauses_(parts_, plan_, graphs_, access_) {}
+      share_(*this, std::move(device), options.max_bytes),
+      gate_(mutex, choose_name(options, tag_.value())),
+      carrier_(make_carrier(*share_.device, gate_.name(), share_.max_pages)),
+      memory_(*share_.device, *carrier_, tag_.value()),
+      movement_(*share_.device, *carrier_, memory_, gate_),
+      course_(*share_.device, memory_, movement_, gate_),
+      clearance_(gate_, memory_, movement_),
+      views_(gate_, memory_, movement_, course_, clearance_),
+      protections_(gate_, memory_, course_),
+      plan_(gate_, share_, memory_, movement_, course_, protections_, options),
+      figures_(gate_, share_, memory_, course_, plan_, options),
+      count_(gate_, share_, figures_),
+      captures_(gate_, share_, memory_, clearance_, views_),
+      residents_(gate_, memory_, movement_, clearance_),
+      graphs_(gate_, memory_, movement_, course_, residents_, views_, count_),
+      fetcher_(gate_, memory_, movement_, course_, clearance_, views_, plan_, graphs_),
+      access_(gate_, memory_, movement_, course_, views_, plan_, fetcher_),
+      readback_(gate_, memory_, movement_, views_),
+      sources_(gate_, memory_, movement_, course_, clearance_, graphs_),
+      blocks_(gate_, share_, memory_, movement_, course_, protections_, plan_, graphs_, sources_),
+      residency_(gate_, share_, memory_, course_, protections_, plan_, graphs_),
+      steps_(gate_, memory_, movement_, course_, plan_, graphs_, access_, count_),
+      pauses_(gate_, memory_, plan_, graphs_, access_) {}
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
-    SH_TRY(runtime->parts_.loader.open(runtime->device()));
-    SH_TRY(runtime->parts_.write_back.open());
-    runtime->parts_.device->arbiter().join(*runtime);
-    runtime->parts_.device->pausables().join(*runtime);
+    SH_TRY(runtime->movement_.open(runtime->device()));
+    runtime->share_.arbiter().join(*runtime);
+    runtime->share_.device->pausables().join(*runtime);
     *out = std::move(runtime);
     return Status();
 }
 
 Runtime::~Runtime() {
-    parts_.device->pausables().leave(*this);
-    parts_.device->arbiter().leave(*this, parts_.placement.pages());
+    share_.device->pausables().leave(*this);
+    share_.arbiter().leave(*this, memory_.placement.pages());
 }  // close() could not give these pages back
 
 Status Runtime::close(Lock& lock) {
     residency_.end_spans();
-    parts_.gate.close(lock);
+    gate_.close(lock);
     // Some failures pass, and memory that is in use must not be unmapped. So it is tried several times.
     Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
         status = no_throw([&] { return plan_.give_back(lock); });
-        if (status.ok()) return parts_.write_back.take_failure();  // changes may be lost
+        if (status.ok()) return movement_.write_back.take_failure();  // changes may be lost
         log_line(SH_LOG_WARNING, "%s: an attempt to close the runtime failed: %s", name().c_str(), status.text());
     }
-    if (!parts_.placement.pages()) return status;
+    if (!memory_.placement.pages()) return status;
     return Status(status.code(), tenant_name() + " could not give back " +
-                                     exact_size_text(parts_.placement.pages() * parts_.page_bytes()) +
+                                     exact_size_text(memory_.placement.pages() * share_.page_bytes()) +
                                      ", which the device's budget has lost: " + status.text());
 }
 
 // Acquires and releases must be noted, because an order is followed or learned, or because something must be loaded or
 // waited for.
 bool Runtime::is_eventful() const {
-    const bool settled = plan_.exists() && !residency_.leaving() && !captures_.under_way() && parts_.order.known() &&
-                         !parts_.record.under_way();
-    return !settled || !parts_.gate.is_open() || parts_.ring.size() || parts_.unordered.used() ||
-           parts_.registry.hindered() || parts_.meter.measuring();
+    const bool settled = plan_.exists() && !residency_.leaving() && !gate_.capturing() && course_.is_settled();
+    return !settled || !gate_.is_open() || memory_.ring.size() || memory_.registry.hindered();
 }
 
 Status Runtime::wait_for_change(Lock& lock) {
-    const Gate::Inside inside(parts_.gate);
-    parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
-    return parts_.gate.usable();
+    const Gate::Inside inside(gate_);
+    gate_.wait(lock, [&] { return !gate_.changing(); });
+    return gate_.usable();
 }
 
 void Runtime::try_to_change() {
-    Lock lock(parts_.gate.mutex());  // a thread that presses holds no runtime's mutex
+    Lock lock(gate_.mutex());  // a thread that presses holds no runtime's mutex
     const std::unique_ptr<Runtime, void (*)(Runtime*)> last(this, [](Runtime* runtime) { runtime->look_around(); });
     residency_.take_share(lock);
 }
 
 void Runtime::look_around() noexcept {
     eventful_ = is_eventful();
-    told_.blocks.store(parts_.registry.block_count(), std::memory_order_relaxed);
-    told_.bytes.store(parts_.registry.model_bytes(), std::memory_order_relaxed);
-    told_.held_bytes.store(parts_.placement.pages() * parts_.page_bytes(), std::memory_order_relaxed);
+    told_.blocks.store(memory_.registry.block_count(), std::memory_order_relaxed);
+    told_.bytes.store(memory_.registry.model_bytes(), std::memory_order_relaxed);
+    told_.held_bytes.store(memory_.placement.pages() * share_.page_bytes(), std::memory_order_relaxed);
     told_.cycles.store(pauses_.cycles(), std::memory_order_relaxed);
 }
 
 Pausable::Figures Runtime::pause_figures() const {
-    return {parts_.gate.occupancy(), told_.blocks.load(std::memory_order_relaxed),
+    return {gate_.occupancy(), told_.blocks.load(std::memory_order_relaxed),
             told_.bytes.load(std::memory_order_relaxed), told_.held_bytes.load(std::memory_order_relaxed),
             told_.cycles.load(std::memory_order_relaxed)};
 }
 
 template <class Work>
 Status Runtime::in_a_pause(Work&& work) noexcept {
-    Lock lock(parts_.gate.mutex());
+    Lock lock(gate_.mutex());
     const Status status = no_throw([&] { return work(lock); });
     look_around();
     return status;
@@ -125,35 +130,15 @@ void Runtime::run() noexcept {
 }
 
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
-    SH_TRY(options.flags & SH_PLAN_DRY_RUN ? parts_.gate.usable() : parts_.gate.running());
-    if (!parts_.order.known() && !parts_.order.is_aside())
-        return Status(SH_ERROR_INVALID_STATE,
-                      tenant_name() + " cannot plan: no order is known; set a schedule or run a step first");
-    const bool drops_graphs = options.flags & SH_PLAN_DROP_GRAPHS, dry = options.flags & SH_PLAN_DRY_RUN;
-    if (dry || parts_.gate.in_step()) {
-        Planner::Result result;
-        SH_TRY(plan_.try_out(options, &result));
-        if (out) figures_.describe(result, out);
-        if (dry) return Status();
-        if (drops_graphs && plan_.is_due()) graphs_.want_drop();
-        plan_.want();  // the plan changes when the next step begins
-        return Status();
-    }
-    if (parts_.gate.views())
-        return Status(SH_ERROR_INVALID_STATE, tenant_name() + " cannot plan while views are held: release them first");
-    plan_.use_all();
-    if (plan_.exists()) plan_.look_at_changes();
-    if (plan_.is_due()) {
-        if (graphs_.hold_the_plan()) SH_TRY(drops_graphs ? graphs_.drop(lock) : graphs_.held());
-        SH_TRY(plan_.change(lock, true));
-    }
-    if (out) figures_.describe(out);
+    Planner::Result result;
+    SH_TRY(steps_.plan(options, &result, lock));
+    if (out) figures_.describe(result, out);
     return Status();
 }
 
 Status Runtime::step_begin(const char* kind_name, Lock& lock) {
     SH_TRY(steps_.begin(kind_name, lock));
-    if (!parts_.order.given() && is_eventful()) parts_.record.begin();
+    if (is_eventful()) course_.record_step();
     return Status();
 }
 
@@ -163,82 +148,64 @@ Status Runtime::step_end(Lock& lock) {
 }
 
 Status Runtime::synchronize(Lock& lock) {
-    SH_TRY(parts_.gate.usable());
-    const Gate::Inside inside(parts_.gate);
-    parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
-    parts_.write_back.drain(lock);
-    Status status = unlocked(lock, [&] {
-        const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
-        return loads.ok() ? back : loads;
-    });
-    for (Unit& unit : parts_.registry.units()) {
-        Status failure;
-        parts_.loader.settle(unit, &failure);
-        if (status.ok()) status = failure;
-    }
-    parts_.loader.look();
-    if (status.ok()) status = parts_.late_failure();
-    return parts_.gate.note(status);
+    SH_TRY(gate_.usable());
+    const Gate::Inside inside(gate_);
+    return gate_.note(movement_.synchronize(lock));
 }
 
 Status Runtime::forget(sh_stream stream) {
-    if (stream == SH_STREAM_HOST) return Status();
-    SH_TRY(parts_.streams.forget(stream));
-    parts_.contents.forget_stream(stream);
-    return Status();
+    return stream == SH_STREAM_HOST ? Status() : memory_.contents.forget_stream(stream);
 }
 
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
-    SH_TRY(parts_.gate.running());
-    SH_TRY(parts_.take_failure());
-    return captures_.under_way() ? captures_.acquire(id, stream, out) : access_.acquire(id, stream, flags, out, lock);
+    SH_TRY(gate_.running());
+    SH_TRY(gate_.note(movement_.take_failure()));
+    return gate_.capturing() ? captures_.acquire(id, stream, out) : access_.acquire(id, stream, flags, out, lock);
 }
 
 Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags,
                              std::span<sh_view* const> out, Lock& lock) {
-    SH_TRY(parts_.gate.running());
-    SH_TRY(parts_.take_failure());
-    for (const sh_block id : ids)
-        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
-    return captures_.under_way() ? captures_.acquire_many(ids, stream, out)
-                                 : access_.acquire_many(ids, stream, flags, out, lock);
+    SH_TRY(gate_.running());
+    SH_TRY(gate_.note(movement_.take_failure()));
+    SH_TRY(gate_.check_blocks(memory_.registry, ids));
+    return gate_.capturing() ? captures_.acquire_many(ids, stream, out)
+                             : access_.acquire_many(ids, stream, flags, out, lock);
 }
 
 Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
-    Block* const block = parts_.registry.find(id);
-    if (!block) return parts_.unknown_block(id);
+    Block* const block = memory_.registry.find(id);
+    if (!block) return gate_.unknown_block(id);
     if (block->held == block->taking)
         return Status(SH_ERROR_INVALID_STATE,
-                      parts_.registry.name_of(*block) + " cannot be released: no view of it is held");
-    if (parts_.gate.closing()) return parts_.gate.usable();
-    if (captures_.under_way()) return captures_.release(*block, stream);
+                      memory_.registry.name_of(*block) + " cannot be released: no view of it is held");
+    if (gate_.closing()) return gate_.usable();
+    if (gate_.capturing()) return captures_.release(*block, stream);
     SH_TRY(access_.release(*block, stream));
     return residency_.leave_if_due(lock);
 }
 
 Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
-    SH_TRY(parts_.gate.running());
-    for (const sh_block id : ids)
-        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
-    return captures_.under_way() ? Status() : access_.prefetch(ids, lock);  // in a capture, the hint is ignored
+    SH_TRY(gate_.running());
+    SH_TRY(gate_.check_blocks(memory_.registry, ids));
+    return gate_.capturing() ? Status() : access_.prefetch(ids, lock);  // in a capture, the hint is ignored
 }
 
 Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
-    SH_TRY(captures_.only_outside());
+    SH_TRY(gate_.usable());
+    SH_TRY(gate_.no_capture());
     return readback_.read(id, stream, offset, buffer, bytes, lock);
 }
 
 Status Runtime::verify(sh_block id, sh_stream stream, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
-    SH_TRY(captures_.only_outside());
+    SH_TRY(gate_.usable());
+    SH_TRY(gate_.no_capture());
     const Status status = readback_.verify(id, stream, lock);
     const Status left = residency_.leave_if_due(lock);
     return status.ok() ? left : status;
 }
 
 Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock) {
-    const Gate::Inside inside(parts_.gate);
+    const Gate::Inside inside(gate_);
     return unlocked(lock, [&] {
         pressure_.set(handle, pressure, user_data);
         return Status();
@@ -247,11 +214,11 @@ Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* 
 
 Status Runtime::capture_begin(sh_stream stream) {
     SH_TRY(captures_.check(stream));
-    SH_TRY(parts_.gate.running());
+    SH_TRY(gate_.running());
     // Memory that others have yet to give up is no reason to plan first, because runtimes with graphs may keep it for a
     // long time.
-    const bool has_to_change = plan_.is_wanted() || parts_.device->arbiter().has_to_give(*this);
-    if (!plan_.exists() || !parts_.order.known() || (has_to_change && !graphs_.hold_the_plan()))
+    const bool has_to_change = plan_.is_wanted() || share_.arbiter().has_to_give(*this);
+    if (!plan_.exists() || !course_.order.known() || (has_to_change && !graphs_.hold_the_plan()))
         return Status(SH_ERROR_INVALID_STATE,
                       tenant_name() + " must make a plan before a stream captures: call sh_plan() first");
     return captures_.begin(stream);

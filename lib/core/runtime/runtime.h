@@ -22,7 +22,6 @@
 #include "core/runtime/captures.h"
 #include "core/runtime/clearance.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 #include "core/runtime/pauses.h"
 #include "core/runtime/plan_figures.h"
 #include "core/runtime/plan_in_force.h"
@@ -47,8 +46,8 @@ public:
                          std::shared_ptr<Runtime>* out);
     ~Runtime() override;
 
-    Device& device() { return *parts_.device; }
-    const std::string& name() const { return parts_.gate.name(); }
+    Device& device() { return *share_.device; }
+    const std::string& name() const { return gate_.name(); }
     // The name that all other calls use for the stream.
     sh_stream name_of_stream(sh_stream handle) const {
         return handle == thread_handle_ ? thread_stream::of_this_thread() : handle;
@@ -58,7 +57,7 @@ public:
     Status close(Lock& lock);
 
     // The plan is being changed, and the mutex was given up meanwhile. A new call has to wait first.
-    bool changing() const { return parts_.gate.changing(); }
+    bool changing() const { return gate_.changing(); }
     Status wait_for_change(Lock& lock);
     // Decides whether the next acquires and releases may take the short way. Called before a call gives up the mutex
     // for good.
@@ -66,8 +65,8 @@ public:
 
     // Tenant: requests of the device's arbiter.
     void try_to_change() override;
-    void feel_pressure(uint64_t pages) override { pressure_.tell(pages * parts_.page_bytes()); }
-    std::string tenant_name() const override { return parts_.gate.title(); }
+    void feel_pressure(uint64_t pages) override { pressure_.tell(pages * share_.page_bytes()); }
+    std::string tenant_name() const override { return gate_.title(); }
 
     // Pausable: a pause and a resume of the device.
     const std::string& pause_tag() const override { return pauses_.tag(); }
@@ -76,37 +75,21 @@ public:
     Status take_memory() override;
     void run() noexcept override;
 
-    // Blocks, their contents and their sources.
-    Status register_blocks(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
-        return blocks_.add(descs, out_ids, lock);
-    }
-    Status register_parts(const sh_block_desc& desc, const sh_part_options& options,
-                          std::span<sh_part* const> out_parts, uint64_t* out_count, Lock& lock) {
-        return blocks_.add_parts(desc, options, out_parts, out_count, lock);
-    }
-    Status unregister_blocks(std::span<const sh_block> ids, Lock& lock) { return blocks_.remove(ids, lock); }
-    Status block_state(sh_block id, sh_block_state* out) const { return blocks_.describe(id, out); }
-    Status invalidate(std::span<const sh_block> ids) { return sources_.invalidate(ids); }
-    Status update_begin(std::span<const sh_block> ids, Lock& lock) { return sources_.update_begin(ids, lock); }
-    Status replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock) {
-        return blocks_.replace_sources(id, segments, lock);
-    }
-    Status update_end(std::span<const sh_block> ids) { return sources_.update_end(ids); }
-    Status mark_dirty(sh_block id) { return sources_.mark_dirty(id); }
-    Status write_back(std::span<const sh_block> ids, Lock& lock) { return sources_.write_back(ids, lock); }
-    Status write_back_all(Lock& lock) { return sources_.write_back_all(lock); }
+    // The classes that do what a call asks for, where that is all that the call needs.
+    Blocks& blocks() { return blocks_; }
+    Sources& sources() { return sources_; }
+    Steps& steps() { return steps_; }
+    Residency& residency() { return residency_; }
+    Graphs& graphs() { return graphs_; }
+    StepCount& step_count() { return count_; }
+    const PlanFigures& figures() const { return figures_; }
 
-    // Order, plan and steps.
-    Status set_schedule(std::span<const sh_use> uses) { return steps_.set_schedule(uses); }
+    // Plans and steps.
     Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
-    uint64_t list_kinds(std::span<sh_kind_info* const> out) const { return figures_.list_kinds(out); }
     Status step_begin(const char* kind_name, Lock& lock);
-    Status step_begin(Lock& lock) { return step_begin(nullptr, lock); }
     Status step_end(Lock& lock);
     Status synchronize(Lock& lock);
     Status forget(sh_stream stream);
-    void stats(sh_runtime_stats* out) const { figures_.stats(out); }
-    Status open_step_log(const char* path) { return count_.open_log(path); }
 
     // Views. The first function of each pair is the short way. The caller calls the second one if the first returns
     // false.
@@ -124,20 +107,6 @@ public:
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
     Status verify(sh_block id, sh_stream stream, Lock& lock);
 
-    // What stays on the device.
-    Status protect(std::span<const sh_block> ids) { return residency_.protect(ids); }
-    Status unprotect(std::span<const sh_block> ids) { return residency_.unprotect(ids); }
-    void keep_begin() { residency_.keep_begin(); }
-    void keep_end() { residency_.keep_end(); }
-    Status reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
-        return residency_.reserve(bytes, priority, lock);
-    }
-    void release_reservation() { residency_.release_reservation(); }
-    Status guest_begin(const sh_guest_options& options, Lock& lock) { return residency_.guest_begin(options, lock); }
-    Status guest_end(Lock& lock) { return residency_.guest_end(lock); }
-    Status trim(uint64_t keep_bytes, uint64_t* out_bytes, Lock& lock) {
-        return residency_.trim(keep_bytes, out_bytes, lock);
-    }
     // `handle` is the handle that the callback gets. Waits for a callback that is running.
     Status set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock);
 
@@ -145,8 +114,6 @@ public:
     Status capture_begin(sh_stream stream);
     // The graph is not kept if out_graph is null.
     Status capture_end(sh_stream stream, uint64_t* out_graph);
-    Status graph_enter(uint64_t graph, sh_stream stream, Lock& lock) { return graphs_.enter(graph, stream, lock); }
-    Status graph_leave(uint64_t graph, sh_stream stream) { return graphs_.leave(graph, stream); }
     Status graph_destroy(uint64_t graph, Lock& lock);
 
 private:
@@ -158,7 +125,12 @@ private:
 
     const sh_stream thread_handle_;  // stands for each thread's own default stream
     const RuntimeTag tag_;
-    Parts parts_;
+    Share share_;
+    Gate gate_;
+    const std::unique_ptr<transfer::Carrier> carrier_;
+    ModelMemory memory_;
+    Movement movement_;
+    Course course_;
     Pressure pressure_;
     Clearance clearance_;
     Views views_;
@@ -167,7 +139,9 @@ private:
     PlanFigures figures_;
     StepCount count_;
     Captures captures_;
+    GraphResidents residents_;
     Graphs graphs_;
+    Fetcher fetcher_;
     Access access_;
     Readback readback_;
     Sources sources_;

@@ -4,18 +4,17 @@
 #include <span>
 
 #include "base/status.h"
-#include "core/runtime/captures.h"
 #include "core/runtime/clearance.h"
+#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Sources {
 public:
-    Sources(Parts& parts, Clearance& clearance, const Captures& captures, Graphs& graphs)
-        : parts_(parts), clearance_(clearance), captures_(captures), graphs_(graphs) {}
+    Sources(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance, Graphs& graphs)
+        : gate_(gate), memory_(memory), movement_(movement), course_(course), clearance_(clearance), graphs_(graphs) {}
 
     Status invalidate(std::span<const sh_block> ids);
     Status update_begin(std::span<const sh_block> ids, Lock& lock);
@@ -35,9 +34,11 @@ private:
     Status note_new_contents(std::span<const sh_block> ids);
     void end_update(std::span<const sh_block> ids);  // without spoiling what is on the device
 
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     Clearance& clearance_;
-    const Captures& captures_;
     Graphs& graphs_;
     uint64_t updates_ = 0;  // that have begun
 };

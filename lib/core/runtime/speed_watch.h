@@ -7,7 +7,8 @@
 
 #include "base/status.h"
 #include "core/plan/planner.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
+#include "core/runtime/share.h"
 #include "policy/time_drift.h"
 
 namespace stagehand::core {
@@ -18,7 +19,8 @@ namespace stagehand::core {
 // in all methods.
 class SpeedWatch {
 public:
-    explicit SpeedWatch(Parts& parts) : parts_(parts) {}
+    explicit SpeedWatch(Share& share, ModelMemory& memory, Movement& movement, Course& course)
+        : share_(share), memory_(memory), movement_(movement), course_(course) {}
 
     // The speed of the link to plan with, in bytes per nanosecond: by the last verdict, else as the device has it. With
     // what other links bring now.
@@ -42,7 +44,10 @@ private:
     void note_verdict();
     void find_streamed_times(std::vector<uint64_t>* out);
 
-    Parts& parts_;
+    Share& share_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     policy::TimeDrift link_samples_, source_drift_;
     std::vector<uint64_t> planned_, times_;  // of the copy of each streamed unit, in nanoseconds
     std::vector<double> source_ns_;          // of a byte of each unit

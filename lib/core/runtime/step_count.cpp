@@ -6,30 +6,30 @@
 namespace stagehand::core {
 
 void StepCount::announce() {
-    parts_.device->notice_free_memory(false);
-    parts_.device->arbiter().note_step(parts_.tenant);
+    share_.device->notice_free_memory(false);
+    share_.arbiter().note_step(share_.tenant);
 }
 
 StepCount::Span StepCount::begin() const {
     Span span;
-    span.began_ns = parts_.backend().now_ns();
-    span.before = parts_.stats;
+    span.began_ns = share_.backend().now_ns();
+    span.before = gate_.stats();
     return span;
 }
 
 void StepCount::end(Span* span) {
-    span->ended_ns = parts_.backend().now_ns();
-    parts_.stats.steps++;
-    parts_.stats.last_step_ns = span->ended_ns - span->began_ns;
+    span->ended_ns = share_.backend().now_ns();
+    gate_.stats().steps++;
+    gate_.stats().last_step_ns = span->ended_ns - span->began_ns;
 }
 
 Status StepCount::tell(const Span& span) {
-    telemetry::trace_step(parts_.gate.name().c_str(), parts_.stats.steps, span.began_ns, span.ended_ns);
+    telemetry::trace_step(gate_.name().c_str(), gate_.stats().steps, span.began_ns, span.ended_ns);
     if (!log_.is_open()) return Status();
     return no_throw([&] {
-        sh_runtime_stats after = parts_.stats;
+        sh_runtime_stats after = gate_.stats();
         figures_.stats(&after);
-        return log_.write(parts_.gate.name(), span.before, after,
+        return log_.write(gate_.name(), span.before, after,
                           [this](telemetry::JsonText& out, bool lists) { figures_.tell(out, lists); });
     });
 }

@@ -6,8 +6,9 @@
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/gate.h"
 #include "core/runtime/plan_figures.h"
+#include "core/runtime/share.h"
 #include "telemetry/step_log.h"
 
 namespace stagehand::core {
@@ -21,7 +22,7 @@ public:
         sh_runtime_stats before = {};
     };
 
-    StepCount(Parts& parts, const PlanFigures& figures) : parts_(parts), figures_(figures) {}
+    StepCount(Gate& gate, Share& share, const PlanFigures& figures) : gate_(gate), share_(share), figures_(figures) {}
 
     Status open_log(const char* path) { return log_.open(path); }
     // Tells the arbiter that a step begins. The arbiter divides memory by how often each runtime steps.
@@ -33,7 +34,8 @@ public:
     Status tell(const Span& span);
 
 private:
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
     const PlanFigures& figures_;
     telemetry::StepLog log_;
 };

@@ -26,17 +26,17 @@ void StepWatch::step_begins(const Planner::Result& plan) {
     steps_++;
     speeds_.step_begins(plan);
     sampling_ = false;
-    if (parts_.meter.measuring()) measured_kind_ = kinds_.current();
-    const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && parts_.order.known();
-    if (trusted_ || !streams || parts_.meter.measuring() || parts_.meter.has_sample()) return;
+    if (course_.meter.measuring()) measured_kind_ = kinds_.current();
+    const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && course_.order.known();
+    if (trusted_ || !streams || course_.meter.measuring() || course_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
     policy::TimeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
-    sampling_ = drift.begin_step(parts_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
-    if (sampling_) parts_.meter.start_sample();
+    sampling_ = drift.begin_step(course_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
+    if (sampling_) course_.meter.start_sample();
 }
 
 void StepWatch::step_ends() {
-    parts_.meter.end_sample();
+    course_.meter.end_sample();
     if (sampling_) sample_kind_ = kinds_.current();
     sampling_ = false;
 }
@@ -44,7 +44,7 @@ void StepWatch::step_ends() {
 void StepWatch::plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns) {
     speeds_.plan_changed(link_bytes_per_ns, reason_ == kSpeeds);
     drift_.begin_anew();
-    parts_.meter.drop_sample();
+    course_.meter.drop_sample();
     StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
     const Status copied = no_throw([&] { return planned = planner.mix(), Status(); });
     planned_ = copied.ok() ? std::move(planned) : StepMix();
@@ -55,25 +55,42 @@ void StepWatch::plan_changed(const Planner& planner, double link_bytes_per_ns, u
     reason_ = kAsked;
 }
 
-void StepWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
+// Writes the compute times that were measured in the last step into the order.
+void StepWatch::read_first_times() {
+    const bool known =
+        measured_kind_ != kNone && kinds_.at(measured_kind_).live && !kinds_.at(measured_kind_).entries.empty();
+    auto entries = known ? kinds_.at(measured_kind_).entries : course_.order.followed().entries();
+    const bool any = course_.meter.read(&entries);
+    course_.meter.stop();
+    if (!any) return;
+    course_.order.set_times(known ? kinds_.at(measured_kind_).order : course_.order.followed().number(), entries);
     std::vector<uint64_t> times;
     for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
     // One whole step, as sure as two samples that agree.
-    for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, parts_.order, times, 1);
+    for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, course_.order, times, 1);
     sampled_at_ = steps_;
+}
+
+void StepWatch::measure_if_missing() {
+    const auto& entries = course_.order.followed().entries();
+    const bool missing =
+        std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
+    if (!course_.order.known() || !missing || was_measured_) return;
+    course_.meter.start();
+    was_measured_ = true;
 }
 
 // Returns true if there was a sample.
 bool StepWatch::read_sample() {
-    if (!parts_.meter.has_sample()) return false;
+    if (!course_.meter.has_sample()) return false;
     const bool known =
         sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
-    const auto& entries = known ? kinds_.at(sample_kind_).entries : parts_.order.followed().entries();
+    const auto& entries = known ? kinds_.at(sample_kind_).entries : course_.order.followed().entries();
     std::vector<uint64_t> times;
-    if (parts_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
+    if (course_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
     const uint64_t steps = std::clamp<uint64_t>(steps_ - sampled_at_, 1, kMostForASample);
     sampled_at_ = steps_;
-    if (kinds_.saw_times(sample_kind_, parts_.order, std::move(times), steps)) drift_.soon();
+    if (kinds_.saw_times(sample_kind_, course_.order, std::move(times), steps)) drift_.soon();
     return true;
 }
 
@@ -81,15 +98,15 @@ void StepWatch::choose_mix(Planner& planner, uint32_t max_held) {
     if (trusted_) return planner.set_mix({});
     // The engine may have changed for good. But if kinds hold several blocks at once, they need room for these as soon
     // as they come again.
-    kinds_.remove_stale(parts_.order, max_held > 1);
-    StepMix mix = kinds_.mix(parts_.order);
+    kinds_.remove_stale(course_.order, max_held > 1);
+    StepMix mix = kinds_.mix(course_.order);
     if (mix.empty()) {  // the mix before, as far as it still comes
-        if (std::ranges::find(planner.mix().orders, parts_.order.followed().number()) == planner.mix().orders.end())
+        if (std::ranges::find(planner.mix().orders, course_.order.followed().number()) == planner.mix().orders.end())
             planner.set_mix({});
         return;
     }
     for (size_t place = 0; place < mix.traces.size(); place++)
-        parts_.order.set_times(mix.orders[place], mix.traces[place]);
+        course_.order.set_times(mix.orders[place], mix.traces[place]);
     planner.set_mix(std::move(mix));
 }
 
@@ -98,7 +115,7 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     *out_changed = false;
     speeds_.look();
     const bool sampled = read_sample() && !trusted_;
-    StepMix now = sampled ? kinds_.mix(parts_.order) : StepMix();
+    StepMix now = sampled ? kinds_.mix(course_.order) : StepMix();
     const bool other_mix = !now.empty() && differ(planned_, now);
     const bool other_speeds = speeds_.differs() && speeds_.may_plan();
     if (!other_mix && !other_speeds) return Status();
@@ -112,7 +129,7 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
         SH_TRY(make_offer(planner, with, plan, std::move(now)));
     }
     uint64_t stable = UINT64_MAX;
-    if (other_mix) stable = kinds_.stable_for(parts_.order);
+    if (other_mix) stable = kinds_.stable_for(course_.order);
     if (other_speeds) stable = std::min(stable, speeds_.stable_for());
     if (!is_worth_it(stable)) return Status();
     const bool mixed = offer_.mix.traces.size() > 1;
@@ -120,7 +137,7 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     const char* const what = other_speeds ? "blocks are copied at other speeds than planned"
                              : mixed      ? "several kinds of step alternate"
                                           : "the engine computes for other times than planned";
-    log_line(SH_LOG_INFO, "%s: %s: a new plan makes a step of %.3f ms %.3f", parts_.gate.name().c_str(), what,
+    log_line(SH_LOG_INFO, "%s: %s: a new plan makes a step of %.3f ms %.3f", gate_.name().c_str(), what,
              offer_.now_ns / 1e6, offer_.then_ns / 1e6);
     *out_changed = true;
     return Status();
@@ -133,22 +150,22 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
         StepMix before;
         ~Back() { planner.set_mix(std::move(before)); }
     } const back{planner, planner.mix()};
-    const uint64_t began = parts_.backend().now_ns();
+    const uint64_t began = memory_.device.now_ns();
     next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
     Offer offer;
     offer.made = true;
     offer.mix = std::move(mix);
     offer.verdict = speeds_.verdict();
     planner.set_mix(offer.mix);
-    offer.now_ns = planner.step_ns(parts_.order, limits, plan);
+    offer.now_ns = planner.step_ns(course_.order, limits, plan);
     Planner::Result other;
-    SH_TRY(planner.make(parts_.order, limits, plan.share_pages, &other));
+    SH_TRY(planner.make(course_.order, limits, plan.share_pages, &other));
     offer.then_ns = other.step_ns;
     // Resident pages that are new come once, as fast as their source and the link allow. So do the contents of the
     // ring.
     std::vector<double> source;
-    find_source_ns_per_byte(parts_.registry.units(), &source);
-    const double page = static_cast<double>(parts_.page_bytes()), on_link = 1 / limits.link_bytes_per_ns;
+    find_source_ns_per_byte(memory_.registry.units(), &source);
+    const double page = static_cast<double>(share_.page_bytes()), on_link = 1 / limits.link_bytes_per_ns;
     offer.cost_ns = static_cast<double>(change_ns_) + other.ring_pages * page * on_link;
     for (size_t i = 0; i < other.places.size(); i++) {
         const uint32_t own = i < plan.places.size() ? plan.places[i].own : 0;  // a block may be newer than the plan
@@ -156,7 +173,7 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
         offer.cost_ns += more * page * std::max(on_link, source[i]);
     }
     if (!(other.unpack == plan.unpack)) offer.cost_ns += planner.kept_ns(limits, other);
-    const auto took_ns = static_cast<double>(parts_.backend().now_ns() - began);
+    const auto took_ns = static_cast<double>(memory_.device.now_ns() - began);
     const double step_ns = offer.now_ns > 0 ? offer.now_ns : plan.step_ns;
     if (step_ns > 0) next_offer_ += static_cast<uint64_t>(std::min(kMostSteps, took_ns / (kOffersPart * step_ns)));
     offer_ = std::move(offer);

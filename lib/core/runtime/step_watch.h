@@ -8,7 +8,8 @@
 #include "base/status.h"
 #include "core/plan/kinds.h"
 #include "core/plan/planner.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
+#include "core/runtime/share.h"
 #include "core/runtime/speed_watch.h"
 #include "policy/time_drift.h"
 
@@ -17,7 +18,8 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class StepWatch {
 public:
-    explicit StepWatch(Parts& parts) : parts_(parts), speeds_(parts) {}
+    explicit StepWatch(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course)
+        : gate_(gate), share_(share), memory_(memory), course_(course), speeds_(share, memory, movement, course) {}
 
     // The engine has given the times of the order, or not. Times that it gave are not measured.
     void trust_times(bool given) { trusted_ = given; }
@@ -28,10 +30,10 @@ public:
     void step_begins(const Planner::Result& plan);
     // The kind of the step is known by now, as far as it can be.
     void step_ends();
-    // The times of the first step that was measured. Each entry has one.
-    void saw_first_times(const std::vector<Order::Entry>& entries);
-    // The order of the kind whose step is, or was, measured from its beginning.
-    uint32_t measured_kind() const { return measured_kind_; }
+    // Has the next step measured whole if nothing is known of the times.
+    void measure_if_missing();
+    // Writes the times of that step into the order.
+    void read_first_times();
     // Reads a sample whose events are done. Returns true if a plan for other times, another mix or other
     // speeds is worth its cost.
     // The order must be known, and `plan` in force.
@@ -67,7 +69,10 @@ private:
     Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, StepMix mix);
     bool is_worth_it(uint64_t stable_for) const;
 
-    Parts& parts_;
+    Gate& gate_;
+    Share& share_;
+    ModelMemory& memory_;
+    Course& course_;
     Kinds kinds_;
     SpeedWatch speeds_;
     policy::TimeDrift drift_;  // says which steps are measured, of kinds without a name
@@ -82,7 +87,8 @@ private:
     static constexpr const char* kAsked = "plan";  // blocks, budget or order changed, or the engine asked
     const char* reason_ = kAsked;
     bool trusted_ = false;
-    bool sampling_ = false;  // the step that is under way
+    bool was_measured_ = false;  // a whole step
+    bool sampling_ = false;      // the step that is under way
 };
 
 }  // namespace stagehand::core

@@ -1,4 +1,5 @@
-// Steps: the beginning and end of a step, and the order in which a step uses the blocks. The order is given or learned.
+// Steps: the beginning and end of a step, the plan that it needs, and the order in which a step uses the blocks. The
+// order is given or learned.
 #pragma once
 
 #include <span>
@@ -7,9 +8,8 @@
 
 #include "base/status.h"
 #include "core/runtime/access.h"
-#include "core/runtime/captures.h"
+#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
-#include "core/runtime/parts.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/step_count.h"
 
@@ -18,21 +18,32 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Steps {
 public:
-    Steps(Parts& parts, PlanInForce& plan, const Captures& captures, Graphs& graphs, Access& access, StepCount& count)
-        : parts_(parts), plan_(plan), captures_(captures), graphs_(graphs), access_(access), count_(count) {}
+    Steps(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, PlanInForce& plan, Graphs& graphs,
+          Access& access, StepCount& count)
+        : gate_(gate),
+          memory_(memory),
+          movement_(movement),
+          course_(course),
+          plan_(plan),
+          graphs_(graphs),
+          access_(access),
+          count_(count) {}
 
     Status set_schedule(std::span<const sh_use> uses);
+    // Describes the plan that is in force afterwards, or that would be. See sh_plan().
+    Status plan(const sh_plan_options& options, Planner::Result* out, Lock& lock);
     // `kind_name` may be null: the step then tells its kind by itself.
     Status begin(const char* kind_name, Lock& lock);
     Status end();
 
 private:
     void learn();
-    void follow(uint32_t order) noexcept;
 
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     PlanInForce& plan_;
-    const Captures& captures_;
     Graphs& graphs_;
     Access& access_;
     StepCount& count_;

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/parts.h"
+#include "core/runtime/course.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -18,34 +18,34 @@ public:
     // A flag among those of a view while the view is acquired: its bytes were there in time.
     static constexpr uint32_t kInTime = uint32_t(1) << 31;
 
-    Views(Parts& parts, Clearance& clearance);
+    Views(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance);
 
     // Takes a view and returns true if the bytes are there and nothing has to be noted.
     bool take_ready(sh_block id, sh_view* out) noexcept {
-        Block* const block = parts_.registry.find(id);
+        Block* const block = memory_.registry.find(id);
         if (!block || telemetry::trace_on()) [[unlikely]]
             return false;
-        Unit& unit = parts_.registry.unit(block->unit);
+        Unit& unit = memory_.registry.unit(block->unit);
         if (!unit.ready()) return false;
         take(*block, unit);
-        parts_.stats.acquires++;
-        parts_.stats.hits++;
-        parts_.stats.in_time++;
+        gate_.stats().acquires++;
+        gate_.stats().hits++;
+        gate_.stats().in_time++;
         fill(*block, unit, SH_VIEW_HIT, out);
         return true;
     }
     // Ends a view of a resident block and returns true if nothing has to be fenced, loaded, written or reported.
     bool end_plainly(sh_block id, sh_stream stream) noexcept {
-        Block* const block = parts_.registry.find(id);
+        Block* const block = memory_.registry.find(id);
         if (!block || block->held == block->taking || telemetry::trace_on()) [[unlikely]]
             return false;
-        Unit& unit = parts_.registry.unit(block->unit);
-        if (!unit.plain_release() || parts_.write_back.has_failure()) return false;
+        Unit& unit = memory_.registry.unit(block->unit);
+        if (!unit.plain_release() || movement_.write_back.has_failure()) return false;
         uint64_t streams = 0;
-        if (stream != SH_STREAM_HOST && !(parts_.gate.in_step() && parts_.streams.mark_if_last(stream, &streams)))
+        if (stream != SH_STREAM_HOST && !(gate_.in_step() && memory_.streams.mark_if_last(stream, &streams)))
             return false;
         drop(*block, unit);
-        parts_.contents.note_release(unit, streams);
+        memory_.contents.note_release(unit, streams);
         return true;
     }
 
@@ -53,12 +53,12 @@ public:
     void take(Block& block, Unit& unit) noexcept {
         block.held++;
         unit.held++;
-        parts_.gate.view_taken();
+        gate_.view_taken();
     }
     void drop(Block& block, Unit& unit) noexcept {
         block.held--;
         unit.held--;
-        parts_.gate.view_ended();
+        gate_.view_ended();
     }
     // For a call that may give up the mutex, and does what follows from it outside a capture. Until the call
     // has given the view to the engine, or to end(), it alone may end it.
@@ -80,6 +80,9 @@ public:
     // Ends all views that are held, without a fence.
     void drop_all();
 
+    // An error if the stream captures. The capture is not one of this runtime, so nothing of this runtime may take part
+    // in it.
+    Status check_no_capture(sh_stream stream) const;
     // Counts a wait of an acquire, which lasted from `began_ns` until now.
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
     void count_acquire(uint32_t view_flags);
@@ -87,7 +90,10 @@ public:
 private:
     void unhold(Block& block, Unit& unit);
 
-    Parts& parts_;
+    Gate& gate_;
+    ModelMemory& memory_;
+    Movement& movement_;
+    Course& course_;
     Clearance& clearance_;
     const uint32_t flags_;  // of every view
 };

@@ -67,13 +67,13 @@ protected:
         desc.bytes = kBlockBytes;
         desc.segments = &segment;
         desc.segment_count = 1;
-        const Status status = runtime_->register_blocks({&desc, 1}, &ids_.emplace_back(), lock_);
+        const Status status = runtime_->blocks().add({&desc, 1}, &ids_.emplace_back(), lock_);
         ASSERT_TRUE(status.ok()) << status.text();
     }
     void schedule(size_t count) {
         std::vector<sh_use> uses(count, SH_USE_INIT);
         for (size_t i = 0; i < count; i++) uses[i].block = ids_[i];
-        ASSERT_TRUE(runtime_->set_schedule(uses).ok());
+        ASSERT_TRUE(runtime_->steps().set_schedule(uses).ok());
     }
     Status acquire(size_t i, sh_view* out) { return runtime_->acquire(ids_[i], SH_STREAM_HOST, 0, out, lock_); }
     void release(size_t i) {
@@ -81,7 +81,7 @@ protected:
         EXPECT_TRUE(status.ok()) << status.text();
     }
     void step(size_t count) {
-        Status status = runtime_->step_begin(lock_);
+        Status status = runtime_->step_begin(nullptr, lock_);
         ASSERT_TRUE(status.ok()) << status.text();
         for (size_t i = 0; i < count; i++) {
             sh_view view = SH_VIEW_INIT;
@@ -94,7 +94,7 @@ protected:
     }
     sh_runtime_stats stats() const {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        runtime_->stats(&stats);
+        runtime_->figures().stats(&stats);
         return stats;
     }
     std::vector<uint8_t> bytes_ = std::vector<uint8_t>(kBlockBytes, 7);
@@ -120,7 +120,7 @@ TEST_F(RefusedPlacement, leaves_pages_contents_and_the_cache_as_they_were) {
     for (size_t i = kBlocks; i < kBlocks + 2; i++) add_block();
     schedule(ids_.size());
     ceiling_of = &device_->pool();
-    const Status refused = runtime_->step_begin(lock_);
+    const Status refused = runtime_->step_begin(nullptr, lock_);
     ceiling_of = nullptr;
     EXPECT_EQ(refused.code(), SH_ERROR_BUDGET) << refused.text();
     EXPECT_NE(std::string(refused.text()).find("no room for"), std::string::npos) << refused.text();
@@ -162,7 +162,7 @@ TEST_F(RefusedPlacement, leaves_nothing_of_the_grant_without_a_plan_before) {
         most = std::max(most, granted);
     });
     ceiling_of = &device_->pool();
-    const Status refused = runtime_->step_begin(lock_);
+    const Status refused = runtime_->step_begin(nullptr, lock_);
     ceiling_of = nullptr;
     device_->arbiter().set_journal(nullptr);
     EXPECT_FALSE(refused.ok());
