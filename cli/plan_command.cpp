@@ -30,6 +30,22 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
     curve.compute_ms = report.compute_ms;
 }
 
+// Without the time of their steps with the plan for all. No other planner may be open: they would share the memory.
+std::vector<KindReport> plan_each_alone(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
+    double steps = 0;
+    for (const KindOption& kind : options.kinds) steps += kind.steps;
+    std::vector<KindReport> reports;
+    for (const KindOption& kind : options.kinds) {
+        PlanOptions alone = options;
+        alone.kinds.clear();
+        alone.compute_ms = kind.compute_ms;
+        const sh_plan_info plan = Planner(target, table, alone).plan();
+        reports.push_back({kind.name, kind.steps / steps, kind.compute_ms, 0, static_cast<double>(plan.bound_ns) / 1e6,
+                           static_cast<double>(plan.step_ns) / 1e6});
+    }
+    return reports;
+}
+
 }  // namespace
 
 int plan_command(const PlanOptions& options) {
@@ -53,9 +69,13 @@ int plan_command(const PlanOptions& options) {
         else
             report.plain = Planner(report.target, table, options).plan();
     }
+    report.kinds = plan_each_alone(report.target, table, options);
     Planner planner(report.target, table, options, packed ? &*packed : nullptr);
     report.page_bytes = planner.page_bytes();
-    if (!options.kinds.empty()) report.kinds = planner.plan_kinds();
+    if (!options.kinds.empty()) {
+        const std::vector<double> step_ms = planner.plan_kinds();
+        for (std::size_t i = 0; i < step_ms.size(); ++i) report.kinds[i].step_ms = step_ms[i];
+    }
     report.plan = planner.plan();
     if (table.is_packed() && options.kinds.empty() && !report.plain) report.plain = report.plan;
     report.compute_ms = options.kinds.empty() ? options.compute_ms : static_cast<double>(report.plan.compute_ns) / 1e6;

@@ -101,15 +101,10 @@ std::string kinds_text(const PlanReport& report, const Terminal& terminal) {
     Table text = {{"kind", Align::left},          {"of the steps", Align::right}, {"compute", Align::right},
                   {"step time", Align::right},    {"bound", Align::right},        {"ratio", Align::right},
                   {"planned alone", Align::right}};
-    for (const sh_kind_info& kind : report.kinds) {
-        if (!kind.planned) {  // nothing is streamed, so nothing is measured
-            text.add({kind.name, "-", "-", "-", "-", "-", "-"});
-            continue;
-        }
-        text.add({kind.name, share_text(static_cast<double>(kind.weight_ppm), 1e6), time_text(ms(kind.compute_ns)),
-                  time_text(ms(kind.step_ns)), time_text(ms(kind.bound_ns)),
-                  ms(kind.bound_ns) >= 1e-3 ? ratio_text(ms(kind.step_ns), ms(kind.bound_ns)) : "-",
-                  time_text(ms(kind.alone_ns))});
+    for (const KindReport& kind : report.kinds) {
+        text.add({kind.name, share_text(kind.weight, 1), time_text(kind.compute_ms), time_text(kind.step_ms),
+                  time_text(kind.bound_ms), kind.bound_ms >= 1e-3 ? ratio_text(kind.step_ms, kind.bound_ms) : "-",
+                  time_text(kind.alone_ms)});
     }
     return text.text(terminal);
 }
@@ -215,16 +210,15 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     return facts.text(terminal);
 }
 
-Json kinds_json(const std::vector<sh_kind_info>& kinds) {
+Json kinds_json(const std::vector<KindReport>& kinds) {
     Json list = Json::array();
-    for (const sh_kind_info& kind : kinds) {
+    for (const KindReport& kind : kinds) {
         list.push_back({{"name", kind.name},
-                        {"planned", kind.planned != 0},
-                        {"weight", static_cast<double>(kind.weight_ppm) / 1e6},
-                        {"compute_ms", ms(kind.compute_ns)},
-                        {"step_ms", ms(kind.step_ns)},
-                        {"bound_ms", ms(kind.bound_ns)},
-                        {"alone_ms", ms(kind.alone_ns)}});
+                        {"weight", kind.weight},
+                        {"compute_ms", kind.compute_ms},
+                        {"step_ms", kind.step_ms},
+                        {"bound_ms", kind.bound_ms},
+                        {"alone_ms", kind.alone_ms}});
     }
     return list;
 }

@@ -15,6 +15,16 @@
 
 namespace stagehand::cli {
 
+// A kind of step with --kinds.
+struct KindReport {
+    std::string name;
+    double weight = 0;  // its part of the steps
+    double compute_ms = 0;
+    double step_ms = 0;
+    double bound_ms = 0;
+    double alone_ms = 0;  // a step with a plan for this kind alone
+};
+
 struct PlanReport {
     std::string model;
     PlanTarget target;
@@ -24,9 +34,9 @@ struct PlanReport {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     std::optional<sh_plan_info> plain;  // of a packed model: the plan for the plain one
     std::string smallest_budget_block;
-    std::vector<BlockPart> parts;     // as BlockTable::blocks
-    std::vector<sh_kind_info> kinds;  // with --kinds
-    Curve curve;                      // has no points without --curve
+    std::vector<BlockPart> parts;   // as BlockTable::blocks
+    std::vector<KindReport> kinds;  // with --kinds
+    Curve curve;                    // has no points without --curve
 };
 
 std::string json_text(const PlanReport& report, const BlockTable& table);

@@ -53,8 +53,9 @@ public:
 
     // Makes the plan for the budget of the target. block_parts() is then about this plan.
     sh_plan_info plan();
-    // Plans for the kinds of the options, which come in turn. plan() is then about their mix.
-    std::vector<sh_kind_info> plan_kinds();
+    // Plans for the kinds of the options, which come in turn. plan() is then about the kind that the plan is for.
+    // Returns the time of a step of each kind, in milliseconds.
+    std::vector<double> plan_kinds();
     std::vector<BlockPart> block_parts() const;
     // The name of a block; empty if the block is not one of this planner.
     std::string block_name(sh_block block) const;

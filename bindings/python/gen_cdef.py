@@ -84,7 +84,6 @@ CLASS_OF_FIELD = {
     ("sh_block_state", "state"): "BlockState",
     ("sh_ticket_info", "state"): "TicketState",
     ("sh_activation_plan", "meets_target"): "bool",
-    ("sh_kind_info", "planned"): "bool",
     ("sh_occupancy_info", "state"): "OccupancyState",
 }
 

@@ -130,11 +130,11 @@ void tell_troubles(const RunFile& run, Advice& advice) {
             fmt::format("The plan changed {} times. The picture and the figures of the plan are of the last one.",
                         count_text(run.plans - 1)));
     }
-    if (run.plan && run.plan->kinds > 1) {
+    if (run.plan && run.plan->orders > 1) {
         advice.course.push_back(
-            fmt::format("The plan is for {} kinds of step. Its figures are means over the steps. Other budgets are "
-                        "computed for the order of the last kind alone.",
-                        run.plan->kinds));
+            fmt::format("The plan is for {} orders of blocks. Its figures are means over a step of each. Other budgets "
+                        "are computed for the order of the last step alone.",
+                        run.plan->orders));
     }
 }
 

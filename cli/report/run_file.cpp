@@ -73,7 +73,7 @@ LoggedPlan plan_of(const JsonFields& fields) {
     plan.bytes_per_step = fields.count("bytes_per_step");
     plan.smallest_budget_bytes = fields.count("smallest_budget_bytes");
     plan.smallest_budget_block = fields.text("smallest_budget_block");
-    plan.kinds = fields.count("kinds");
+    plan.orders = fields.count("orders");
     plan.step_ms = fields.number("step_ms");
     plan.bound_ms = fields.number("bound_ms");
     plan.compute_ms = fields.number("compute_ms");

@@ -43,7 +43,7 @@ struct LoggedPlan {
     std::uint64_t bytes_per_step = 0;
     std::uint64_t smallest_budget_bytes = 0;
     std::string smallest_budget_block;
-    std::uint64_t kinds = 0;
+    std::uint64_t orders = 0;
     double step_ms = 0;
     double bound_ms = 0;
     double compute_ms = 0;

@@ -363,7 +363,7 @@ typedef struct sh_plan_info {
         see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
     uint64_t padding_bytes;
     /** The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
-        It is bound_ns if the plan is for several kinds of step, or if the device unpacks. \since 0.2 */
+        It is bound_ns if the device unpacks. \since 0.2 */
     uint64_t plan_bound_ns;
     /** Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
         resident_bytes, and the blocks count as streamed. \since 0.2 */

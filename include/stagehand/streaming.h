@@ -55,8 +55,8 @@ enum {
  *
  * Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
  * same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
- * its own. The runtime also tells kinds apart by itself, but does so sooner and better if the engine names them. It
- * keeps eight kinds. Another one takes the place of the kind that was used least recently.
+ * its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
+ * them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
  * @param kind The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
  * @retval SH_OK                         The step is under way.
  * @retval SH_ERROR_INVALID_ARGUMENT     The name is empty or too long.
@@ -75,32 +75,24 @@ enum {
  */
 SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime, const char* kind);
 
-/**
- * A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
- * one plan, which makes their steps as short as possible on average. docs/concepts.md has more.
- */
+/** A kind of step: steps that use the same blocks in the same order, and compute about as long. */
 typedef struct sh_kind_info {
     uint32_t struct_size;
-    uint32_t planned; /**< 1: the plan in force was made for this kind, alone or with others. The times are 0 if not. */
-    char name[64];    /**< The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself. */
-    uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
-                           told apart in some steps only, and only these steps are counted. */
-    uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
+    uint32_t reserved;
+    char name[64];       /**< The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself. */
+    uint64_t steps;      /**< Steps of this kind that the runtime has recognised. */
     uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
-    uint64_t step_ns;    /**< Mean time of this kind's steps with the plan, in the planned mix. */
-    uint64_t bound_ns;   /**< As sh_plan_info.bound_ns. No plan makes a step of this kind shorter. */
-    uint64_t alone_ns;   /**< The time of a step if the plan were made for this kind alone. */
 } sh_kind_info;
 
 #define SH_KIND_INFO_INIT \
-    { sizeof(sh_kind_info), 0, {0}, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_kind_info), 0, {0}, 0, 0 }
 static inline void sh_kind_info_init(sh_kind_info* info) {
     const sh_kind_info initial = SH_KIND_INFO_INIT;
     *info = initial;
 }
 
 /**
- * Lists the kinds of step that a runtime knows, at most eight: those of the plan in force, and others that came lately.
+ * Lists the kinds of step that a runtime knows: at most eight, those that came lately.
  * @param infos     The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
  *                  `capacity` is 0.
  * @param out_count The number of kinds, which may be more than `capacity`.

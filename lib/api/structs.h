@@ -82,7 +82,7 @@ template <>
 inline constexpr size_t kFirstSize<sh_occupancy_info> = 128;
 
 template <>
-inline constexpr size_t kFirstSize<sh_kind_info> = 120;
+inline constexpr size_t kFirstSize<sh_kind_info> = 88;
 template <>
 inline constexpr size_t kFirstSize<sh_part_options> = 24;
 template <>

@@ -5,8 +5,6 @@ namespace stagehand::policy {
 Evaluator::Evaluator(const Shape& shape, uint32_t steps)
     : shape_(shape), steps_(steps), units_(shape.pages.size()), tracer_(shape), clock_(shape.problem->trace) {}
 
-Evaluator::Evaluator(const Shape& shape, const Mix& mix) : Evaluator(shape, 0) { mixed_.emplace(shape, mix); }
-
 bool Evaluator::place(const Candidate& candidate) {
     uint64_t resident = 0;
     for (uint32_t u : shape_.order) {
@@ -18,13 +16,12 @@ bool Evaluator::place(const Candidate& candidate) {
     }
     return resident + candidate.ring <= shape_.problem->budget_pages &&
            lay_out(shape_, candidate.layout, candidate.ring, units_) &&
-           (mixed_ ? mixed_->run(units_, candidate.ring) : tracer_.trace(units_, candidate.ring, programme_));
+           tracer_.trace(units_, candidate.ring, programme_);
 }
 
 std::optional<Cost> Evaluator::cost(const Candidate& candidate) {
     evaluations_++;
     if (!place(candidate)) return std::nullopt;
-    if (mixed_) return Cost{mixed_->step_ns(), mixed_->bytes_per_step()};
     clock_.restart();
     for (uint32_t s = 0; s < steps_; s++) {
         clock_.step(programme_);
@@ -36,7 +33,7 @@ std::optional<Cost> Evaluator::cost(const Candidate& candidate) {
 std::optional<Plan> Evaluator::plan(const Candidate& candidate, uint32_t steps) {
     if (!place(candidate)) return std::nullopt;
     clock_.restart();
-    for (uint32_t s = 0; s < steps && !mixed_; s++) {
+    for (uint32_t s = 0; s < steps; s++) {
         clock_.step(programme_);
         if (clock_.repeats()) break;
     }
@@ -44,8 +41,8 @@ std::optional<Plan> Evaluator::plan(const Candidate& candidate, uint32_t steps) 
     plan.units = units_;
     for (uint32_t u : shape_.order) plan.resident_pages += units_[u].resident_pages;
     plan.ring_pages = candidate.ring;
-    plan.bytes_per_step = mixed_ ? mixed_->bytes_per_step() : programme_.bytes;
-    plan.step_ns = mixed_ ? mixed_->step_ns() : clock_.period_ns();
+    plan.bytes_per_step = programme_.bytes;
+    plan.step_ns = clock_.period_ns();
     return plan;
 }
 

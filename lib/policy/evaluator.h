@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "policy/layout.h"
-#include "policy/mix_clock.h"
 #include "policy/plan.h"
 #include "policy/programme.h"
 #include "policy/recurrence.h"
@@ -30,8 +29,6 @@ class Evaluator {
 public:
     // `steps`: the number of steps that each evaluation may simulate.
     Evaluator(const Shape& shape, uint32_t steps);
-    // Evaluates candidates for a mix. The shape is that of the base trace.
-    Evaluator(const Shape& shape, const Mix& mix);
 
     // Nothing if the candidate cannot run or exceeds the budget.
     std::optional<Cost> cost(const Candidate& candidate);
@@ -49,7 +46,6 @@ private:
     ProgrammeTracer tracer_;
     StepProgramme programme_;
     StepClock clock_;
-    std::optional<MixClock> mixed_;
 };
 
 }  // namespace stagehand::policy

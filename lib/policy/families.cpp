@@ -5,6 +5,12 @@
 
 namespace stagehand::policy {
 
+namespace {
+
+constexpr double least_slope = 1e-3;  // pages
+
+}  // namespace
+
 PartsMaker::PartsMaker(const Shape& shape)
     : shape_(shape), uses_(shape.pages.size()), costs_(shape.pages.size()), parts_(shape.pages.size()) {
     for (const Use& use : shape.problem->trace) uses_[use.unit]++;
@@ -83,33 +89,15 @@ void PartsMaker::spare_costly(uint64_t available, uint64_t streamed) {
 // Sets what each unit wants at a level, and returns the sum.
 double PartsMaker::want(Family family, double level, uint32_t ring) {
     const size_t count = most_.size();
-    double pace = 0;
-    switch (family) {
-        case Family::level:
-        case Family::by_size:
-        case Family::by_compute:
-        case Family::rare_level:
-        case Family::rare_paced:
-        case Family::tails:
-        case Family::few:
-        case Family::half_few:
-        case Family::whole_units: {
-            double sum = 0;
-            for (size_t k = 0; k < count; k++) {
-                wanted_[k] = std::min(slope(family, k) * level, static_cast<double>(most_[k]));
-                sum += wanted_[k];
-            }
-            return sum;
+    if (family != Family::filled && family != Family::paced) {
+        double sum = 0;
+        for (size_t k = 0; k < count; k++) {
+            wanted_[k] = std::min(slope(family, k) * level, static_cast<double>(most_[k]));
+            sum += wanted_[k];
         }
-        case Family::filled:
-            break;
-        case Family::paced:
-            pace = 1;
-            break;
-        case Family::half_paced:
-            pace = 0.5;
-            break;
+        return sum;
     }
+    const double pace = family == Family::paced ? 1 : 0;
     // `time` is the number of pages that the link can copy before the compute reaches this unit, if the ring has room.
     double time = 0, sum = 0;
     const size_t warm_up = std::min<size_t>(count, 64);
@@ -130,7 +118,7 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
 bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     const double goal = static_cast<double>(streamed);
     const double close = std::max(0.25, 0.002 * static_cast<double>(most_.size()));
-    double low = family == Family::paced || family == Family::half_paced ? -static_cast<double>(ring) : 0;
+    double low = family == Family::paced ? -static_cast<double>(ring) : 0;
     double high = highest_level(family, ring);
     double above = want(family, high, ring) - goal;
     if (above < close) return above > -0.5;
@@ -160,26 +148,15 @@ bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
 
 // The level at which every unit wants all that it may have.
 double PartsMaker::highest_level(Family family, uint32_t ring) const {
-    switch (family) {
-        case Family::by_size:
-            return 1;
-        case Family::by_compute:
-        case Family::whole_units: {
-            double highest = 1;
-            for (size_t k = 0; k < most_.size(); k++) highest = std::max(highest, most_[k] / slope(family, k));
-            return highest;
-        }
-        default:
-            return ring;
-    }
+    if (family != Family::whole_units) return ring;
+    double highest = 1;
+    for (size_t k = 0; k < most_.size(); k++) highest = std::max(highest, most_[k] / slope(family, k));
+    return highest;
 }
 
 double PartsMaker::slope(Family family, size_t place) const {
-    if (family == Family::by_size) return shape_.pages[shape_.order[place]];
     // A unit without compute still gets a little, or its level would be infinite.
-    if (family == Family::by_compute || family == Family::whole_units || family == Family::few)
-        return link_pages_[place] + 1e-3;
-    return 1;
+    return family == Family::whole_units || family == Family::few ? link_pages_[place] + least_slope : 1;
 }
 
 uint64_t PartsMaker::tail(size_t place) const {

@@ -16,9 +16,6 @@ enum class Family : uint8_t {
     level,        // min(size, level): the copies have equal sizes, and the ring holds equal amounts
     filled,       // as level, but each unit leaves as much of the ring free as the link fills during its compute
     paced,        // level plus the pages for which the link still has time before the unit's turn
-    half_paced,   // level plus half of these pages
-    by_size,      // in proportion to size
-    by_compute,   // in proportion to compute time
     tails,        // last pages, first of the units whose last pages hold the fewest bytes
     few,          // the fewest units, each with all pages that the ring takes, spread evenly over the step
     half_few,     // as few, each with so few pages that the next copy fits beside those that are held
@@ -26,8 +23,8 @@ enum class Family : uint8_t {
 };
 
 inline constexpr Family all_families[] = {
-    Family::rare_level, Family::rare_paced, Family::level, Family::filled, Family::paced,    Family::half_paced,
-    Family::by_size,    Family::by_compute, Family::tails, Family::few,    Family::half_few, Family::whole_units,
+    Family::rare_level, Family::rare_paced, Family::level,    Family::filled,      Family::paced,
+    Family::tails,      Family::few,        Family::half_few, Family::whole_units,
 };
 
 class PartsMaker {

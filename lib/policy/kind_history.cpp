@@ -1,7 +1,6 @@
 #include "policy/kind_history.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace stagehand::policy {
 namespace {
@@ -9,13 +8,11 @@ namespace {
 // A kind is stale if it has not come for so many times its longest gap, and for some steps more. A kind with one run
 // has no gap, so its run counts.
 constexpr uint64_t kGaps = 4, kRunLengths = 2, kMoreSteps = 64, kMoreAfterOneRun = 16;
-constexpr uint64_t kMostVisits = 12;      // in a cycle
-constexpr uint32_t kRunsToCompare = 3;    // with fewer runs, each kind comes once in a cycle
 constexpr uint16_t kMostFollowed = 1000;  // counts are halved beyond
 
 }  // namespace
 
-void KindHistory::saw(uint32_t kind, uint64_t steps) noexcept {
+void KindHistory::saw(uint32_t kind) noexcept {
     if (count_) {
         auto& row = followed_[runs_[count_ - 1].kind];
         if (++row[kind] > kMostFollowed)
@@ -26,11 +23,10 @@ void KindHistory::saw(uint32_t kind, uint64_t steps) noexcept {
             std::copy(runs_.begin() + 1, runs_.end(), runs_.begin());
             count_--;
         }
-        runs_[count_++] = {kind, 0, steps_, 0};
+        runs_[count_++] = {kind, steps_, 0};
     }
-    runs_[count_ - 1].steps += steps;
-    runs_[count_ - 1].seen++;
-    steps_ += steps;
+    runs_[count_ - 1].steps++;
+    steps_++;
 }
 
 void KindHistory::forget(uint32_t kind) noexcept {
@@ -47,10 +43,16 @@ uint32_t KindHistory::runs_of(uint32_t kind) const noexcept {
     return runs;
 }
 
-uint32_t KindHistory::seen() const noexcept {
-    uint32_t seen = 0;
-    for (size_t i = 0; i < count_; i++) seen += runs_[i].seen;
-    return seen;
+double KindHistory::steps_of(uint32_t kind) const noexcept {
+    const uint32_t runs = runs_of(kind);
+    double steps = 0;
+    uint32_t over = 0;
+    for (size_t i = 0; i < count_; i++) {
+        if (runs_[i].kind != kind || (runs > 1 && i + 1 == count_)) continue;
+        steps += static_cast<double>(runs_[i].steps);
+        over++;
+    }
+    return over ? steps * runs / over : 0;
 }
 
 bool KindHistory::is_stale(uint32_t kind) const noexcept {
@@ -91,47 +93,6 @@ uint32_t KindHistory::expected() const noexcept {
     const auto& row = followed_[runs_[count_ - 1].kind];
     const auto most = std::max_element(row.begin(), row.end());
     return *most ? static_cast<uint32_t>(most - row.begin()) : runs_[count_ - 1].kind;
-}
-
-std::vector<Visit> KindHistory::cycle(bool sampled) const {
-    struct Sum {
-        uint64_t runs = 0, steps = 0, visits = 1;
-    };
-    std::array<Sum, kMostKinds> sums = {};
-    const uint32_t kinds = active();
-    const bool one = std::popcount(kinds) == 1;
-    // The present run is not over, and so its length does not count unless the kind has no other run.
-    for (size_t i = 0; i < count_; i++) {
-        const uint32_t kind = runs_[i].kind;
-        if (!(kinds & 1u << kind) || (i + 1 == count_ && sums[kind].runs && !sampled)) continue;
-        sums[kind].runs++;
-        sums[kind].steps += runs_[i].steps;
-    }
-    uint64_t least_runs = UINT64_MAX, least_steps = UINT64_MAX, most_visits = 1;
-    for (uint32_t kind = 0; kind < kMostKinds; kind++) {
-        if (!sums[kind].runs) continue;
-        least_runs = std::min(least_runs, sums[kind].runs);
-        least_steps = std::min(least_steps, std::max<uint64_t>(1, sums[kind].steps));
-    }
-    const bool compares = std::popcount(kinds) > 2 && least_runs >= kRunsToCompare && !sampled;
-    for (Sum& sum : sums) {
-        if (!compares || !sum.runs) continue;
-        sum.visits =
-            std::clamp<uint64_t>((sum.runs + least_runs / 2) / least_runs, 1,
-                                 std::max<uint64_t>(1, kMostVisits / static_cast<uint64_t>(std::popcount(kinds))));
-        most_visits = std::max(most_visits, sum.visits);
-    }
-    std::vector<Visit> cycle;
-    for (uint64_t round = 0; round < most_visits; round++)
-        for (uint32_t kind = 0; kind < kMostKinds; kind++) {
-            const Sum& sum = sums[kind];
-            if (!sum.runs || (round + 1) * sum.visits / most_visits == round * sum.visits / most_visits) continue;
-            // Of all its steps in the history, as many as belong to this visit.
-            const uint64_t rest = sampled ? least_steps : compares ? least_runs * sum.visits : sum.runs;
-            const uint64_t steps = one ? 1 : std::clamp<uint64_t>((sum.steps + rest / 2) / rest, 1, UINT32_MAX);
-            cycle.push_back({kind, static_cast<uint32_t>(steps)});
-        }
-    return cycle;
 }
 
 }  // namespace stagehand::policy

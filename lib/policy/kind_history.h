@@ -4,9 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
-
-#include "policy/mix.h"
 
 namespace stagehand::policy {
 
@@ -15,8 +12,8 @@ class KindHistory {
 public:
     static constexpr uint32_t kMostKinds = 8;
 
-    // The engine has made steps of this kind. Allocates nothing.
-    void saw(uint32_t kind, uint64_t steps = 1) noexcept;
+    // The engine has made a step of this kind. Allocates nothing.
+    void saw(uint32_t kind) noexcept;
     // The number stands for another kind from now on.
     void forget(uint32_t kind) noexcept;
     void clear() noexcept { *this = {}; }
@@ -26,21 +23,20 @@ public:
     uint32_t active() const noexcept;
     // The kinds that have come not long ago, as bits, whether they alternate or not.
     uint32_t recent() const noexcept;
-    // The runs of the active kinds in turn, with their mean lengths. `sampled`: only some steps were seen, so that runs
-    // have no length. The kind that is seen least then has runs of one step.
-    std::vector<Visit> cycle(bool sampled) const;
+    // The steps of the kind in the runs that are kept. The present run is not over, and so it counts as long as the
+    // mean of the others.
+    double steps_of(uint32_t kind) const noexcept;
     // The number of steps in which no other than the active kinds came.
     uint64_t stable_for() const noexcept;
-    // How often the kind's runs, and its calls of saw() in the present run, have come.
+    // How often the kind's runs, and its steps in the present run, have come.
     uint32_t runs_of(uint32_t kind) const noexcept;
-    uint32_t seen_in_a_row() const noexcept { return count_ ? runs_[count_ - 1].seen : 0; }
-    uint32_t seen() const noexcept;  // calls of saw() in all runs that are kept
+    uint64_t steps_in_a_row() const noexcept { return count_ ? runs_[count_ - 1].steps : 0; }
     // The kind that will probably come next, by what has followed the present one most often. kMostKinds: unknown.
     uint32_t expected() const noexcept;
 
 private:
     struct Run {
-        uint32_t kind = 0, seen = 0;
+        uint32_t kind = 0;
         uint64_t began = 0, steps = 0;
     };
     bool is_stale(uint32_t kind) const noexcept;

@@ -5,10 +5,21 @@
 
 namespace stagehand::policy {
 
+namespace {
+
+// The starts of a problem of one unit.
+constexpr uint64_t most_starts = 96;
+// A plan that is longer by this part is accepted, so that the search leaves a local minimum. The part falls to zero
+// after four fifths of the evaluations.
+constexpr double first_slack = 0.004;
+constexpr double slack_falls = 1.25;
+
+}  // namespace
+
 void LocalMoves::shorten(uint64_t evaluations) {
     // Small problems have many local minima and are quick to search. So they get many starts, and every second start is
     // far away.
-    const uint64_t runs = std::max<uint64_t>(1, 96 / shape_.order.size());
+    const uint64_t runs = std::max<uint64_t>(1, most_starts / shape_.order.size());
     for (uint64_t run = 0; run < runs; run++) {
         Found start = frontier_.fastest();
         if (run % 2) scatter(start.candidate);
@@ -45,8 +56,8 @@ void LocalMoves::descend(Found current, uint64_t evaluations) {
     for (uint64_t k = 0; k < evaluations; k++) {
         if (!change(current.candidate, false)) continue;
         std::optional<Cost> cost = evaluator_.cost(current.candidate);
-        // Accepts a slightly worse plan, with a tolerance that falls to zero.
-        double slack = 0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
+        const double part = static_cast<double>(k) / static_cast<double>(evaluations);
+        const double slack = first_slack * std::max(0.0, 1 - slack_falls * part);
         if (cost && cost->step_ns <= current.cost.step_ns * (1 + slack * below(1024) / 1024)) {
             current.cost = *cost;
             frontier_.offer(current.candidate, *cost);

@@ -9,23 +9,11 @@ bool ProgrammeTracer::trace(std::span<const UnitPlan> units, uint32_t ring_pages
     owners_.reset(ring_pages);
     std::fill(last_use_.begin(), last_use_.end(), 0);
     if (cold) {
-        if (!trace_step(units, shape_->problem->trace, 0, *cold)) return false;
+        if (!trace_step(units, 0, *cold)) return false;
     } else {
         note_owners(units, ring_pages);
     }
-    return trace_step(units, shape_->problem->trace, shape_->uses(), steady);
-}
-
-void ProgrammeTracer::begin(uint32_t ring_pages) {
-    owners_.reset(ring_pages);
-    std::fill(last_use_.begin(), last_use_.end(), 0);
-    followed_ = 0;
-}
-
-bool ProgrammeTracer::follow(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step) {
-    if (!trace_step(units, trace, followed_, step)) return false;
-    followed_ += trace.size();
-    return true;
+    return trace_step(units, shape_->uses(), steady);
 }
 
 // Goes backwards, because the last unit on a page owns it. Stops when no page without an owner is left.
@@ -49,13 +37,12 @@ void ProgrammeTracer::note_owners(std::span<const UnitPlan> units, uint32_t ring
     }
 }
 
-bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, std::span<const Use> trace, uint64_t uses_before,
-                                 StepProgramme& step) {
+bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step) {
     step.first_copy.clear();
     step.copies.clear();
     step.bytes = 0;
     uint64_t use = uses_before;
-    for (const Use& u : trace) {
+    for (const Use& u : shape_->problem->trace) {
         step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
         use++;
         const UnitPlan& plan = units[u.unit];
@@ -63,16 +50,16 @@ bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, std::span<cons
         last_use_[u.unit] = use;
     }
     step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
-    list_write_backs(units, trace, step);
+    list_write_backs(units, step);
     return true;
 }
 
 // A unit is written back after its last use in the step, and released when the uses have ended that are held along with
 // that one.
-void ProgrammeTracer::list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace,
-                                       StepProgramme& step) {
+void ProgrammeTracer::list_write_backs(std::span<const UnitPlan> units, StepProgramme& step) {
     step.back_ns.clear();
     if (!shape_->changes) return;
+    const std::span<const Use> trace = shape_->problem->trace;
     const size_t uses = trace.size(), later = (shape_->held - 1) % uses;
     step.back_ns.assign(uses, 0);
     written_.assign(units.size(), false);

@@ -39,16 +39,10 @@ public:
     bool trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
                StepProgramme* cold = nullptr);
 
-    // For steps that are not alike: begin() empties the ring, and each follow() finds the copies of one more
-    // step, of any trace over the shape's units.
-    void begin(uint32_t ring_pages);
-    bool follow(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step);
-
 private:
-    bool trace_step(std::span<const UnitPlan> units, std::span<const Use> trace, uint64_t uses_before,
-                    StepProgramme& step);
+    bool trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step);
     void note_owners(std::span<const UnitPlan> units, uint32_t ring_pages);
-    void list_write_backs(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step);
+    void list_write_backs(std::span<const UnitPlan> units, StepProgramme& step);
     bool load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step);
 
     const Shape* shape_;
@@ -56,7 +50,6 @@ private:
     std::vector<uint64_t> last_use_;  // for each unit, its last use so far, counted from 1; 0: none
     std::vector<PageRun> runs_;
     std::vector<bool> written_;  // for each unit, whether its last use in the step was met
-    uint64_t followed_ = 0;      // uses
 };
 
 }  // namespace stagehand::policy

@@ -1,5 +1,4 @@
-#include "policy/search.h"
-
+// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes in the same time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +19,30 @@ namespace stagehand::policy {
 
 namespace {
 
-// The effort that a search may spend, by the number of uses in an evaluated step or cycle.
+// A plan is good enough, and further search not worth it, if its step is so close to the lower bound.
+constexpr double good_enough = 1.0005;
+// Up to so many choices of parts are all tried. That takes some tens of milliseconds.
+constexpr uint64_t most_enumerated = 4096;
+// So many of the best families are refined. The others are far behind, as a rule.
+constexpr size_t most_refined = 3;
+// The rest of the effort is left to local moves, which find more by it than a finer grid does.
+constexpr uint64_t part_for_moves = 3;
+// The smallest ring that is fast enough is found to this part of it.
+constexpr uint32_t ring_precision = 200;
+
+// How the rings of a family are tried. Each is larger than the one before by the ratio, and the sweep ends after some
+// rings that are no better: the time has several minima over the ring, because copies wrap around its end.
+struct Grid {
+    double first;  // of the smallest ring, which leaves no copy room to overlap with a use
+    double ratio;
+    uint32_t patience;
+};
+constexpr Grid coarse{1.3, 1.8, 1};
+constexpr Grid fine{1.0, 1.08, 10};
+constexpr double most_rings = 28;  // of a fine grid, unless its ratio is the finest
+
+// The effort that a search may spend. An evaluation takes time for each use of each step that it simulates, so there
+// are as many as take a quarter of a second at most, and enough to try the main families.
 struct Effort {
     explicit Effort(uint64_t of) {
         const uint64_t uses = std::max<uint64_t>(1, of);
@@ -37,29 +59,21 @@ struct Effort {
 
 class Search {
 public:
-    Search(const Shape& shape, Evaluator& evaluator, const Effort& effort, double least_ns)
+    Search(const Shape& shape, Evaluator& evaluator, const Effort& effort)
         : shape_(shape),
           effort_(effort),
           evaluator_(evaluator),
+          parts_(shape),
           budget_(static_cast<uint32_t>(std::min<uint64_t>(shape.problem->budget_pages, shape.total_pages))),
-          good_enough_ns_(least_ns * 1.0005) {
-        guide(shape);
-    }
+          good_enough_ns_(least_step_ns(*shape.problem) * good_enough) {}
 
-    // Another shape of the same units, by which the families divide them.
-    void guide(const Shape& shape) { parts_.emplace_back(shape); }
-    std::optional<Cost> offer(const Candidate& candidate) {
-        std::optional<Cost> cost = evaluator_.cost(candidate);
-        if (cost) frontier_.offer(candidate, *cost);
-        return cost;
-    }
-
-    // One candidate that runs has to have been offered.
-    Candidate run() {
+    // `first` is a candidate that runs.
+    Candidate run(const Candidate& first) {
+        offer(first);
         enumerate();
         sweep_families();
         LocalMoves moves(shape_, evaluator_, frontier_);
-        if (!good_enough()) moves.shorten(left() / 2);
+        if (!is_good_enough()) moves.shorten(left() / 2);
         shrink_rings();
         moves.slim(left());
         return frontier_.leanest().candidate;
@@ -67,14 +81,20 @@ public:
 
 private:
     struct Tried {
-        PartsMaker* parts;
         Family family;
         uint32_t ring;
         double step_ns;
     };
 
+    std::optional<Cost> offer(const Candidate& candidate) {
+        std::optional<Cost> cost = evaluator_.cost(candidate);
+        if (cost) frontier_.offer(candidate, *cost);
+        return cost;
+    }
+
     uint64_t left() const { return effort_.evaluations - std::min(effort_.evaluations, evaluator_.evaluations()); }
-    bool good_enough() const { return frontier_.fastest().cost.step_ns <= good_enough_ns_; }
+    const Grid& grid() const { return effort_.few ? coarse : fine; }
+    bool is_good_enough() const { return frontier_.fastest().cost.step_ns <= good_enough_ns_; }
 
     // A problem of a few pages is small enough to try all parts. The ring gets all of the remaining budget.
     void enumerate() {
@@ -121,10 +141,10 @@ private:
         return best;
     }
 
-    double offer_family(PartsMaker& maker, Family family, uint32_t ring) {
+    double offer_family(Family family, uint32_t ring) {
         if (ring < smallest_ring_ || ring > budget_ || left() == 0) return infinity;
         uint64_t needed = shape_.total_pages - budget_ + ring;
-        auto parts = maker.make(family, needed, ring);
+        auto parts = parts_.make(family, needed, ring);
         if (!parts) return infinity;
         uint64_t streamed = 0;
         for (uint32_t u : shape_.order) streamed += (*parts)[u];
@@ -136,26 +156,25 @@ private:
     }
 
     void sweep_families() {
-        smallest_ring_ = parts_.front().smallest_ring(budget_);
-        for (PartsMaker& parts : parts_)
-            for (Family family : all_families) {
-                bool main = family == Family::level || family == Family::filled || family == Family::paced ||
-                            (family == Family::whole_units && shape_.has_whole);
-                bool rare = family == Family::rare_level || family == Family::rare_paced;
-                if (rare ? !parts.uneven_costs() : effort_.few && !main) continue;
-                Tried tried = sweep(parts, family);
-                if (tried.step_ns < infinity) tried_.push_back(tried);
-            }
+        smallest_ring_ = parts_.smallest_ring(budget_);
+        for (Family family : all_families) {
+            bool main = family == Family::level || family == Family::filled || family == Family::paced ||
+                        (family == Family::whole_units && shape_.has_whole);
+            bool rare = family == Family::rare_level || family == Family::rare_paced;
+            if (rare ? !parts_.uneven_costs() : effort_.few && !main) continue;
+            Tried tried = sweep(family);
+            if (tried.step_ns < infinity) tried_.push_back(tried);
+        }
         std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
-        for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
+        for (size_t k = 0; k < std::min(tried_.size(), most_refined) && !is_good_enough(); k++) refine(tried_[k]);
     }
 
     // The rings to try, by growing size: a grid. If few units stream, the rings that their parts fill a whole number of
     // times, because a part that wraps around the ring's end or meets two others takes another copy.
     std::vector<uint32_t> rings_for(Family family) const {
         std::vector<uint32_t> rings;
-        const double ratio =
-            effort_.few ? 1.8 : std::max(1.08, std::pow(static_cast<double>(budget_) / smallest_ring_, 1.0 / 28));
+        const double finest = std::pow(static_cast<double>(budget_) / smallest_ring_, 1 / most_rings);
+        const double ratio = effort_.few ? coarse.ratio : std::max(fine.ratio, finest);
         if (family == Family::half_few) {
             const uint64_t missing = shape_.total_pages - budget_;
             for (auto rounds = missing / smallest_ring_; rounds;
@@ -163,30 +182,31 @@ private:
                 rings.push_back(static_cast<uint32_t>(std::min<uint64_t>(budget_, (missing + rounds - 1) / rounds)));
             return rings;
         }
-        for (double at = smallest_ring_ * (effort_.few ? 1.3 : 1.0); at < budget_ * ratio; at *= ratio)
+        for (double at = smallest_ring_ * grid().first; at < budget_ * ratio; at *= ratio)
             rings.push_back(std::min(budget_, static_cast<uint32_t>(at + 0.5)));
         return rings;
     }
 
     // Finds the best ring of a family. Stops at the first ring that is good enough.
-    Tried sweep(PartsMaker& parts, Family family) {
-        Tried best{&parts, family, 0, infinity};
+    Tried sweep(Family family) {
+        Tried best{family, 0, infinity};
         uint32_t worse = 0;
         for (const uint32_t ring : rings_for(family)) {
-            const double step = offer_family(parts, family, ring);
+            const double step = offer_family(family, ring);
             worse = step < best.step_ns || best.ring == 0 ? 0 : worse + 1;
-            if (step < best.step_ns) best = {&parts, family, ring, step};
-            if (best.step_ns <= good_enough_ns_ || worse >= (effort_.few ? 1u : 10u)) break;
+            if (step < best.step_ns) best = {family, ring, step};
+            if (best.step_ns <= good_enough_ns_ || worse >= grid().patience) break;
         }
         return best;
     }
 
     void refine(Tried& from) {
-        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3; step /= 2) {
+        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / part_for_moves;
+             step /= 2) {
             uint32_t center = from.ring;
             for (uint32_t ring : {center - std::min(center, step), center + step}) {
-                double time = offer_family(*from.parts, from.family, ring);
-                if (time < from.step_ns) from = {from.parts, from.family, ring, time};
+                double time = offer_family(from.family, ring);
+                if (time < from.step_ns) from = {from.family, ring, time};
             }
         }
     }
@@ -196,26 +216,25 @@ private:
         for (Tried& tried : tried_) {
             if (tried.step_ns > frontier_.limit_ns()) continue;
             uint32_t fails = smallest_ring_ - 1, works = tried.ring;
-            while (works - fails > std::max(1u, works / 200) && left()) {
+            while (works - fails > std::max(1u, works / ring_precision) && left()) {
                 uint32_t middle = fails + (works - fails) / 2;
-                (offer_family(*tried.parts, tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
+                (offer_family(tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
             }
             // The time changes unevenly with the ring because of the seam, so a slightly smaller ring may fit again.
             for (uint32_t below = 2; below <= 4 && below < works && !effort_.few; below++)
-                offer_family(*tried.parts, tried.family, works - below);
+                offer_family(tried.family, works - below);
         }
     }
 
-    static constexpr uint64_t most_enumerated = 4096;
     static constexpr double infinity = std::numeric_limits<double>::infinity();
 
     const Shape& shape_;
     Effort effort_;
     Evaluator& evaluator_;
-    std::vector<PartsMaker> parts_;  // one for each guide
+    PartsMaker parts_;
     uint32_t budget_;
     uint32_t smallest_ring_ = 1;
-    double good_enough_ns_;  // so close to the lower bound that further search is not worth it
+    double good_enough_ns_;
     Frontier frontier_;
     std::vector<Tried> tried_;
 };
@@ -231,37 +250,17 @@ Plan all_resident(const Shape& shape) {
 
 }  // namespace
 
-std::variant<Searched, Infeasible> search_plan(const Shape& shape) {
-    if (shape.total_pages <= shape.problem->budget_pages) return Searched{all_resident(shape), std::nullopt};
-    const TightRing tight = tightest_ring(shape);
-    if (tight.pages > shape.problem->budget_pages)
-        return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
-    const Effort effort(shape.uses());
-    Evaluator evaluator(shape, effort.steps);
-    Search search(shape, evaluator, effort, least_step_ns(*shape.problem));
-    // The plan for the smallest budget runs at every larger one too.
-    search.offer({shape.pages, tight.pages, tight.layout});
-    Candidate found = search.run();
-    return Searched{*evaluator.plan(found, effort.final_steps), std::move(found)};
-}
-
-std::optional<Plan> search_mix(const Shape& shape, const Mix& mix, std::span<const Shape> guides,
-                               std::span<const Candidate> seeds, double least_ns) {
-    const Effort effort(MixClock(shape, mix).uses_per_cycle());
-    Evaluator evaluator(shape, mix);
-    Search search(shape, evaluator, effort, least_ns);
-    bool any = false;
-    for (const Candidate& seed : seeds) any = search.offer(seed).has_value() || any;
-    if (!any) return std::nullopt;
-    for (const Shape& guide : guides) search.guide(guide);
-    return evaluator.plan(search.run(), 0);
-}
-
 std::variant<Plan, Infeasible> make_plan(const Problem& problem) {
     if (!well_formed(problem)) return Infeasible{std::numeric_limits<uint64_t>::max(), 0};
-    auto found = search_plan(Shape(problem));
-    if (const auto* infeasible = std::get_if<Infeasible>(&found)) return *infeasible;
-    return std::move(std::get<Searched>(found).plan);
+    const Shape shape(problem);
+    if (shape.total_pages <= problem.budget_pages) return all_resident(shape);
+    const TightRing tight = tightest_ring(shape);
+    if (tight.pages > problem.budget_pages) return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
+    const Effort effort(shape.uses());
+    Evaluator evaluator(shape, effort.steps);
+    // The plan for the smallest budget runs at every larger one too.
+    const Candidate found = Search(shape, evaluator, effort).run({shape.pages, tight.pages, tight.layout});
+    return *evaluator.plan(found, effort.final_steps);
 }
 
 }  // namespace stagehand::policy

@@ -18,6 +18,14 @@ namespace stagehand::policy {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+// A point with fewer evaluations is searched in a coarser way, and without local moves.
+constexpr uint64_t few_evaluations = 50;
+// Up to so many choices of whole units are all tried.
+constexpr uint64_t most_choices = 64;
+// A plan so close to the ideal is not improved.
+constexpr double close_enough = 1.003;
+// A point of the curve gets about so many evaluations, and at most so many points are evaluated.
+constexpr uint64_t evaluations_per_point = 60, most_evaluated = 40;
 
 // The best that memory could do: all of it holds resident pages, and copies never wait. The units with the most copies
 // per page stay resident first. Units of equal cost stay resident in equal proportion.
@@ -99,7 +107,7 @@ public:
         problem_.budget_pages = pages;
         budget_ = static_cast<uint32_t>(pages);
         frontier_ = {};
-        few_ = allowance < 50;
+        few_ = allowance < few_evaluations;
         stop_at_ = std::min(evaluations_, evaluator_.evaluations() + allowance);
         enough_ns_ = enough_ns;
         offer({shape_.pages, tight_.pages, tight_.layout});
@@ -124,7 +132,7 @@ private:
         const size_t count = shape_.order.size();
         uint64_t choices = 1;
         for (const uint32_t u : shape_.order) {
-            if (!shape_.problem->units[u].whole || (choices *= 2) > 64) return;
+            if (!shape_.problem->units[u].whole || (choices *= 2) > most_choices) return;
         }
         if (few_) return;
         for (uint64_t choice = 1; choice < choices; choice++) {
@@ -249,7 +257,7 @@ public:
         const uint64_t last = std::min(most, shape_.total_pages);
         if (first > last) return {};
         least_ = points > 1 ? first : last;
-        const size_t samples = std::max<size_t>(points, std::min<uint64_t>(evaluations_ / 60, 40));
+        const size_t samples = std::max<size_t>(points, std::min(evaluations_ / evaluations_per_point, most_evaluated));
         allowance_ = std::max(least_allowance, evaluations_ / samples);
         add(last);
         const uint64_t bend = ideal_.bend(last);
@@ -307,7 +315,7 @@ private:
             note_excess(pages, 1);
             insert({pages, ideal});
         } else if (search_ && search_->left() >= least_allowance / 2) {
-            const QuickSearch::Answer found = search_->run(pages, ideal * 1.003, allowance_);
+            const QuickSearch::Answer found = search_->run(pages, ideal * close_enough, allowance_);
             // At the smallest budget copies and computes take turns, but not a little above it.
             if (pages > smallest_) note_excess(pages, found.step_ns / ideal);
             insert({std::max(found.footprint, least_), found.step_ns});

@@ -46,7 +46,6 @@ bool TimeDrift::saw(std::span<const uint64_t> planned, std::vector<uint64_t> tim
         return false;
     }
     if (before_.empty()) {
-        differs_since_ = steps_;
         next_ = steps_ + 1;
         before_ = std::move(times);
         return false;

@@ -24,8 +24,6 @@ public:
     bool saw(std::span<const uint64_t> planned, std::vector<uint64_t> times);
     // The mean of the two samples that agree.
     const std::vector<uint64_t>& changed() const { return changed_; }
-    // The number of steps since the first sample that differs from the plan.
-    uint64_t steps_since() const { return steps_ - differs_since_; }
     // A sample agrees with the plan.
     void agrees() { before_.clear(); }
     // The next step is to be measured, too.
@@ -38,7 +36,6 @@ private:
     std::vector<uint64_t> changed_;
     uint64_t steps_ = 0;
     uint64_t next_ = 0;  // the step to measure
-    uint64_t differs_since_ = 0;
     uint32_t chance_ = 0;
 };
 

@@ -106,9 +106,9 @@ class PlanTest(CommandTest):
         self.assertEqual((prefill["name"], decode["name"]), ("prefill", "decode"))
         self.assertAlmostEqual(prefill["weight"], 1 / 11, places=3)
         for kind in plan["kinds"]:
-            self.assertTrue(kind["planned"])
-            self.assertGreaterEqual(kind["step_ms"], 0.999 * kind["bound_ms"])
-            self.assertGreaterEqual(kind["alone_ms"], 0.999 * kind["bound_ms"])
+            for step_ms in (kind["step_ms"], kind["alone_ms"]):
+                self.assertGreaterEqual(step_ms, 0.999 * kind["bound_ms"])
+                self.assertLessEqual(step_ms, 2 * kind["bound_ms"])
         self.assertGreater(prefill["step_ms"], decode["step_ms"])
         for wrong in ("prefill", "=1", "a=x", "a=1:0", "a=1,a=2", "a=-1", "x" * 64 + "=1"):
             self.refuse(USAGE, "plan", model, "--budget", "40%", *LINK, "--kinds", wrong)

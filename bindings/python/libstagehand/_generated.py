@@ -251,14 +251,9 @@ class PlanInfo:
 class KindInfo:
     """A kind of step."""
 
-    planned: bool
     name: str
     steps: int
-    weight_ppm: int
     compute_ns: int
-    step_ns: int
-    bound_ns: int
-    alone_ns: int
 
 
 @dataclass(frozen=True)

@@ -339,14 +339,10 @@ enum {
 sh_status sh_step_begin(sh_runtime* runtime, const char* kind);
 typedef struct sh_kind_info {
     uint32_t struct_size;
-    uint32_t planned;
+    uint32_t reserved;
     char name[64];
     uint64_t steps;
-    uint64_t weight_ppm;
     uint64_t compute_ns;
-    uint64_t step_ns;
-    uint64_t bound_ns;
-    uint64_t alone_ns;
 } sh_kind_info;
 sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity,
                                             uint64_t* out_count);

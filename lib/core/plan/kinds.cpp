@@ -1,28 +1,18 @@
 #include "core/plan/kinds.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <numeric>
 
 namespace stagehand::core {
 namespace {
 
 constexpr uint32_t kMostAveraged = 8;       // samples of one kind
-constexpr uint32_t kSamplesOfAKind = 2;     // before it counts, so that a single outlier does not
-constexpr uint32_t kSamplesOfAMix = 8;      // before its weights are known
+constexpr double kRare = 1.0 / 32;          // of the steps of an order: the plan is not for such a kind
 constexpr uint32_t kMostAddDoublings = 12;  // of the steps between two orders that are added
-constexpr double kWeightsApart = 0.3;       // of the larger one
-constexpr double kLeastWeight = 0.02;       // below, a weight makes no difference
 
 std::vector<uint64_t> times_of(const std::vector<Order::Entry>& entries) {
     std::vector<uint64_t> times;
     for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
-    return times;
-}
-
-std::vector<uint64_t> times_of(const std::vector<policy::Use>& trace) {
-    std::vector<uint64_t> times;
-    for (const policy::Use& use : trace) times.push_back(use.compute_ns);
     return times;
 }
 
@@ -32,18 +22,11 @@ void write_times(std::vector<Order::Entry>& entries, const std::vector<uint64_t>
 
 }  // namespace
 
-bool differ(const StepMix& one, const StepMix& other) {
-    if (one.traces.size() != other.traces.size()) return true;
-    for (size_t place = 0; place < one.traces.size(); place++) {
-        const auto there = std::ranges::find(other.kinds, one.kinds[place]);
-        if (there == other.kinds.end()) return true;
-        const size_t at = static_cast<size_t>(there - other.kinds.begin());
-        if (one.orders[place] != other.orders[at]) return true;
-        if (policy::differ(times_of(one.traces[place]), times_of(other.traces[at]))) return true;
-        const double a = one.weight(place), b = other.weight(at), most = std::max(a, b);
-        if (most > kLeastWeight && std::fabs(a - b) > kWeightsApart * most) return true;
-    }
-    return false;
+bool differ(const OrderTimes& one, const OrderTimes& other) {
+    const auto alike = [](const auto& a, const auto& b) {
+        return a.first == b.first && !policy::differ(a.second, b.second);
+    };
+    return !std::equal(one.begin(), one.end(), other.begin(), other.end(), alike);
 }
 
 Status Kinds::find(const char* name, uint32_t* out) {
@@ -54,7 +37,7 @@ Status Kinds::find(const char* name, uint32_t* out) {
         }
     std::string own = name;
     const uint32_t kind = make_room();
-    kinds_[kind].live = named_ = true;
+    kinds_[kind].live = true;
     kinds_[kind].name = std::move(own);
     kinds_[kind].last = ++clock_;
     *out = kind;
@@ -62,19 +45,30 @@ Status Kinds::find(const char* name, uint32_t* out) {
 }
 
 void Kinds::begin(uint32_t named, const Order& order) {
-    if (named != kNone && kinds_[named].entries.empty() && order.given()) {
-        Kind& kind = kinds_[named];
-        kind.entries = order.followed().entries();
-        kind.order = order.followed().number();
-        kind.has_times = false;
+    uint32_t kind = named;
+    if (order.given() && kind == kNone) {  // no record will tell
+        const auto follows = [&](const Kind& of) {
+            return of.live && of.name.empty() && of.order == order.followed().number();
+        };
+        const auto there = std::ranges::find_if(kinds_, follows);
+        kind = there != kinds_.end() ? static_cast<uint32_t>(there - kinds_.begin()) : make_room();
+    }
+    if (order.given() && kinds_[kind].entries.empty()) {
+        kinds_[kind].entries = order.followed().entries();
+        kinds_[kind].order = order.followed().number();
+        kinds_[kind].has_times = false;
+        kinds_[kind].live = true;
     }
     // Nothing fails from here on.
-    current_ = named;
+    current_ = kind;
     clock_++;
-    if (named == kNone) return;
-    kinds_[named].last = clock_;
-    kinds_[named].steps++;
-    steps_.saw(named);
+    if (kind != kNone) came(kind);
+}
+
+void Kinds::came(uint32_t kind) noexcept {
+    kinds_[kind].last = clock_;
+    kinds_[kind].steps++;
+    history_.saw(kind);
 }
 
 uint32_t Kinds::make_room() {
@@ -82,20 +76,17 @@ uint32_t Kinds::make_room() {
     for (uint32_t kind = 0; kind < kMost; kind++) {
         if (!kinds_[kind].live) {
             drop(kind);
-            kinds_[kind].serial = ++serial_;
             return kind;
         }
         if (kind != current_ && (oldest == kNone || kinds_[kind].last < kinds_[oldest].last)) oldest = kind;
     }
     drop(oldest);
-    kinds_[oldest].serial = ++serial_;
     return oldest;
 }
 
 void Kinds::drop(uint32_t kind) noexcept {
     kinds_[kind] = {};
-    steps_.forget(kind);
-    samples_.forget(kind);
+    history_.forget(kind);
     if (current_ == kind) current_ = kNone;
 }
 
@@ -112,7 +103,6 @@ void Kinds::clear() noexcept {
         kinds_[kind].deviation.clear();
         forget_order(kind);
     }
-    samples_.clear();
 }
 
 uint32_t Kinds::find_order(const std::vector<Order::Entry>& entries, bool unnamed) const {
@@ -181,16 +171,14 @@ Kinds::Learned Kinds::learn_unnamed(Order& order, const std::vector<Order::Entry
         kinds_[kind].live = true;
     }
     current_ = kind;
-    kinds_[kind].last = clock_;
-    kinds_[kind].steps++;
-    steps_.saw(kind);
+    came(kind);
     if (order.has(kinds_[kind].order) || order.is_aside(kinds_[kind].order)) return Learned::nothing;
     if (kinds_[kind].refused && is_alone(kind)) {
         kinds_[kind].refused = false;
         return bring_in(order, kind, true, units);
     }
-    const bool returns = steps_.runs_of(kind) > 1 && !kinds_[kind].refused;
-    const bool stays = steps_.seen_in_a_row() > 1;
+    const bool returns = history_.runs_of(kind) > 1 && !kinds_[kind].refused;
+    const bool stays = history_.steps_in_a_row() > 1;
     if (!order.known() && !order.is_aside()) return bring_in(order, kind, true, units);
     if (returns && order.known()) return bring_in(order, kind, false, units);
     return stays && !kinds_[kind].refused ? bring_in(order, kind, true, units) : Learned::nothing;
@@ -201,7 +189,6 @@ Kinds::Learned Kinds::bring_in(Order& order, uint32_t kind, bool replaces, size_
     if (order.has(of.order)) return Learned::nothing;
     if (replaces || !order.known()) {
         order.set(of.entries, units, false, of.order);
-        samples_.clear();
         return Learned::replaced;
     }
     if (clock_ < next_add_) return Learned::nothing;
@@ -215,40 +202,14 @@ uint32_t Kinds::order_of_this(const Order& order) const {
 }
 
 uint32_t Kinds::order_of_next(const Order& order) const {
-    const uint32_t next = steps_.expected();
+    const uint32_t next = history_.expected();
     return next < kMost && kinds_[next].live && !kinds_[next].entries.empty() ? kinds_[next].order
                                                                               : order.followed().number();
 }
 
-// The kind of this order whose times these are. A new one if there is none.
-uint32_t Kinds::cluster(const Order& order, const std::vector<uint64_t>& times) {
-    uint32_t without_times = kNone;
-    for (uint32_t kind = 0; kind < kMost; kind++) {
-        const Kind& of = kinds_[kind];
-        if (!of.live || of.order != order.followed().number() || of.entries.size() != times.size()) continue;
-        if (!of.has_times)
-            without_times = kind;
-        else if (!policy::differ(times_of(of.entries), times))
-            return kind;
-    }
-    if (without_times != kNone) return without_times;
-    std::vector<Order::Entry> entries = order.followed().entries();
-    const uint32_t kind = make_room();
-    kinds_[kind].live = true;
-    kinds_[kind].entries = std::move(entries);
-    kinds_[kind].order = order.followed().number();
-    return kind;
-}
-
-bool Kinds::saw_times(uint32_t kind, const Order& order, std::vector<uint64_t> times, uint64_t steps) {
-    const bool sampled = is_sampled(order);
-    if (sampled) kind = cluster(order, times);
+bool Kinds::saw_times(uint32_t kind, std::vector<uint64_t> times) {
     if (kind == kNone || !kinds_[kind].live || kinds_[kind].entries.size() != times.size()) return false;
     Kind& of = kinds_[kind];
-    if (sampled) {
-        samples_.saw(kind, steps);
-        of.last = clock_;
-    }
     if (!of.has_times) {
         write_times(of.entries, times);
         of.has_times = true;
@@ -257,9 +218,10 @@ bool Kinds::saw_times(uint32_t kind, const Order& order, std::vector<uint64_t> t
     }
     const std::vector<uint64_t> known = times_of(of.entries);
     if (policy::differ(known, times)) {
-        if (!of.drift.saw(known, std::move(times))) return false;
-        write_times(of.entries, of.drift.changed());
-        of.samples = 2;
+        if (of.drift.saw(known, std::move(times))) {
+            write_times(of.entries, of.drift.changed());
+            of.samples = 2;
+        }
         return true;
     }
     of.drift.agrees();
@@ -274,37 +236,36 @@ bool Kinds::saw_times(uint32_t kind, const Order& order, std::vector<uint64_t> t
 bool Kinds::wants_times() const {
     if (current_ != kNone && !kinds_[current_].name.empty())
         return !kinds_[current_].entries.empty() && !kinds_[current_].has_times;
-    const uint32_t next = steps_.expected();
-    return next < kMost && kinds_[next].live && !kinds_[next].has_times && steps_.runs_of(next) > 1;
+    const uint32_t next = history_.expected();
+    return next < kMost && kinds_[next].live && !kinds_[next].has_times && history_.runs_of(next) > 1;
 }
 
-StepMix Kinds::mix(const Order& order) const {
-    const policy::KindHistory& of = history(order);
-    const bool sampled = is_sampled(order);
-    StepMix mix;
-    if (sampled && of.seen_in_a_row() < kSamplesOfAKind && std::popcount(of.active()) < 2) return mix;
-    if (sampled && std::popcount(of.active()) > 1 && of.seen() < kSamplesOfAMix) return mix;
-    std::array<uint32_t, kMost> places;
-    places.fill(kNone);
-    for (const policy::Visit& visit : of.cycle(sampled)) {
-        const Kind& kind = kinds_[visit.kind];
-        if (!kind.live || !kind.has_times || !order.has(kind.order)) continue;
-        if (sampled && kind.samples < kSamplesOfAKind) continue;
-        if (places[visit.kind] == kNone) {
-            places[visit.kind] = static_cast<uint32_t>(mix.traces.size());
-            mix.kinds.push_back(kind.serial);
-            mix.orders.push_back(kind.order);
-            std::vector<policy::Use>& trace = mix.traces.emplace_back();
-            for (const Order::Entry& entry : kind.entries) trace.push_back({entry.unit, entry.compute_ns});
-        }
-        mix.cycle.push_back({places[visit.kind], visit.steps});
+OrderTimes Kinds::times(const Order& order, double copy_ns) const {
+    const auto counts = [&](uint32_t number) {
+        const Kind& kind = kinds_[number];
+        return history_.active() & 1u << number && kind.has_times && order.has(kind.order);
+    };
+    const auto imbalance = [&](const std::vector<uint64_t>& times) {
+        const double compute_ns = std::accumulate(times.begin(), times.end(), 0.0);
+        return std::max(compute_ns, copy_ns) / std::max(1.0, std::min(compute_ns, copy_ns));
+    };
+    std::map<uint32_t, double> steps;
+    for (uint32_t number = 0; number < kMost; number++)
+        if (counts(number)) steps[kinds_[number].order] += history_.steps_of(number);
+    OrderTimes times;
+    for (uint32_t number = 0; number < kMost; number++) {
+        if (!counts(number)) continue;
+        const uint32_t of = kinds_[number].order;
+        if (history_.steps_of(number) < kRare * steps[of]) continue;
+        std::vector<uint64_t> own = times_of(kinds_[number].entries);
+        const auto there = times.find(of);
+        if (there == times.end() || imbalance(own) < imbalance(there->second)) times[of] = std::move(own);
     }
-    if (mix.traces.size() == 1) mix.cycle = {{0, 1}};
-    return mix;
+    return times;
 }
 
 void Kinds::remove_stale(Order& order, bool only_old) const {
-    const uint32_t stay = only_old ? steps_.recent() : steps_.active();
+    const uint32_t stay = only_old ? history_.recent() : history_.active();
     order.remove_others_if([&](uint32_t number) {
         bool comes = false;
         for (uint32_t kind = 0; kind < kMost; kind++)

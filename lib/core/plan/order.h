@@ -54,8 +54,7 @@ public:
     // one. The position is then where the engine is.
     bool recognise(const std::vector<Entry>& record) noexcept;
     // Writes compute times into the order with that number, one for each entry.
-    template <class Use>
-    void set_times(uint32_t number, const std::vector<Use>& times) noexcept {
+    void set_times(uint32_t number, const std::vector<uint64_t>& times) noexcept {
         if (number == followed_.number()) followed_.set_times(times);
         for (Sequence& other : others_)
             if (other.number() == number) other.set_times(times);

@@ -273,7 +273,6 @@ Status Planner::make_packed(const Order& order, const Limits& limits, uint64_t s
     out->bound_bytes_per_step =
         std::min(out->bound_bytes_per_step, static_cast<uint64_t>(policy::least_packed_bytes(model)));
     out->bound_ns = out->plan_bound_ns = std::min(out->bound_ns, policy::least_packed_step_ns(model));
-    if (out->kinds.size() == 1) out->kinds = {{out->step_ns, out->bound_ns, out->step_ns}};
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "base/size_text.h"
 #include "core/plan/source_speeds.h"
 #include "policy/bounds.h"
+#include "policy/joint_trace.h"
 #include "policy/plan_bound.h"
 #include "policy/recurrence.h"
 #include "policy/step_curve.h"
@@ -21,11 +22,7 @@ constexpr uint64_t kUnorderedPart = 8;
 constexpr double kAssumedComputePerCopy = 1.0;
 constexpr uint32_t kSimulatedSteps = 64;  // of a plan that is in force
 
-uint64_t given_compute_ns(const Order& order) {
-    uint64_t sum = 0;
-    for (const Order::Entry& entry : order.followed().entries()) sum += entry.compute_ns;
-    return sum;
-}
+uint64_t compute_ns(const Sequence& sequence) { return sequence.begin_ns(sequence.size()); }
 
 }  // namespace
 
@@ -95,30 +92,10 @@ void Planner::state_units(const Limits& limits) {
     }
 }
 
-// The mix to plan for, and the orders outside it. Without times for the kinds, it is the order that is followed.
-StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
-    StepMix mix;
-    if (knows_mix(order)) {
-        mix = mix_;
-    } else {
-        mix.kinds = {kNone};
-        mix.orders = {order.followed().number()};
-        mix.traces = {trace_of(order.followed(), limits)};
-        mix.cycle = {{0, 1}};
-    }
-    const auto add = [&](const Sequence& sequence) {
-        if (std::ranges::find(mix.orders, sequence.number()) == mix.orders.end())
-            mix.others.push_back(trace_of(sequence, limits));
-    };
-    add(order.followed());
-    for (const Sequence& other : order.others()) add(other);
-    return mix;
-}
-
 std::vector<policy::Use> Planner::trace_of(const Sequence& sequence, const Limits& limits) const {
     std::vector<policy::Use> trace;
     for (const Order::Entry& entry : sequence.entries()) trace.push_back({entry.unit, entry.compute_ns});
-    if (StepMix::compute_ns(trace)) return trace;
+    if (compute_ns(sequence)) return trace;
     const double link = limits.link_bytes_per_ns / least_cost_;
     for (policy::Use& use : trace)
         use.compute_ns =
@@ -129,9 +106,11 @@ std::vector<policy::Use> Planner::trace_of(const Sequence& sequence, const Limit
 // One trace that stands for all orders.
 void Planner::state_problem(const Order& order, const Limits& limits) {
     state_units(limits);
-    policy::BaseTrace base = policy::base_trace(mix_of(order, limits).view(), limits.max_held);
-    trace_ = std::move(base.trace);
-    base_steps_ = base.steps;
+    std::vector<std::vector<policy::Use>> traces = {trace_of(order.followed(), limits)};
+    for (const Sequence& other : order.others()) traces.push_back(trace_of(other, limits));
+    policy::JointTrace joint = policy::join_orders(traces, limits.max_held);
+    trace_ = std::move(joint.trace);
+    steps_ = joint.steps;
     problem_ = {};
     problem_.units = units_;
     problem_.trace = trace_;
@@ -170,7 +149,7 @@ std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits&
         policy::step_curve(problem_, needs.least_pages - unordered_least_, needs.wanted_pages - unordered_total_);
     for (policy::CurvePoint& point : points) {
         point.pages += unordered_least_;
-        point.step_ns /= base_steps_;
+        point.step_ns /= steps_;
     }
     return points;
 }
@@ -280,40 +259,14 @@ uint64_t Planner::share_of_unordered(const Order& order, const Limits& limits, c
     return pages;
 }
 
-// The bounds are means over the steps of the mix.
-void Planner::state_bounds(const Order& order, const Limits& limits, Result* result) {
-    if (!is_mixed(order)) {
-        result->bound_bytes_per_step = policy::least_bytes(problem_);
-        result->bound_ns = policy::simple_step_ns(problem_);
-        result->plan_bound_ns = policy::least_plan_ns(problem_);
-        result->compute_ns = knows_mix(order) ? StepMix::compute_ns(trace_) : given_compute_ns(order);
-        return;
-    }
-    const StepMix mix = mix_of(order, limits);
-    double bytes = 0, compute_ns = 0;
-    for (size_t place = 0; place < mix.traces.size(); place++) {
-        policy::Problem alone = problem_;
-        alone.trace = mix.traces[place];
-        bytes += mix.weight(place) * static_cast<double>(policy::least_bytes(alone));
-        compute_ns += mix.weight(place) * static_cast<double>(StepMix::compute_ns(mix.traces[place]));
-    }
-    result->bound_bytes_per_step = static_cast<uint64_t>(bytes);
-    result->compute_ns = knows_mix(order) ? static_cast<uint64_t>(compute_ns) : given_compute_ns(order);
-    result->bound_ns = result->plan_bound_ns = policy::mixed_bound_ns(problem_, mix.view());
-}
-
-std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& order, const Limits& limits,
-                                                                  Result* result) {
-    if (!is_mixed(order)) {
-        auto made = policy::make_plan(problem_);
-        if (const auto* plan = std::get_if<policy::Plan>(&made))
-            result->kinds = {{plan->step_ns, result->bound_ns, plan->step_ns}};
-        return made;
-    }
-    auto made = policy::make_mixed_plan(problem_, mix_of(order, limits).view());
-    if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) return *infeasible;
-    result->kinds = std::move(std::get<policy::MixedPlan>(made).kinds);
-    return std::move(std::get<policy::MixedPlan>(made).plan);
+void Planner::state_bounds(const Order& order, Result* result) const {
+    result->bound_bytes_per_step = policy::least_bytes(problem_) / steps_;
+    result->bound_ns = policy::simple_step_ns(problem_) / steps_;
+    result->plan_bound_ns = policy::least_plan_ns(problem_) / steps_;
+    result->orders = 1 + order.others().size();
+    result->compute_ns = compute_ns(order.followed());
+    for (const Sequence& other : order.others()) result->compute_ns += compute_ns(other);
+    result->compute_ns /= result->orders;
 }
 
 Status Planner::make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
@@ -334,14 +287,14 @@ Status Planner::make_within(const Order& order, const Limits& limits, uint64_t s
     result.unordered_pages = share_of_unordered(order, limits, needed, share_pages, keeps);
     // The bounds are those of the whole problem, because protection is a choice of the engine.
     problem_.budget_pages = share_pages - result.unordered_pages;
-    state_bounds(order, limits, &result);
+    state_bounds(order, &result);
     uint64_t floors = 0;
     if (keeps) {
         set_floors(order, limits, problem_.budget_pages, needed.least_pages - unordered_least_);
         floors = sum_of_floors();
         problem_.budget_pages = share_pages - result.unordered_pages - floors;
     }
-    auto made = make_plan(order, limits, &result);
+    auto made = policy::make_plan(problem_);
     if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
         result.least_unit = infeasible->unit;
         return Status(SH_ERROR_BUDGET,
@@ -351,8 +304,8 @@ Status Planner::make_within(const Order& order, const Limits& limits, uint64_t s
     const policy::Plan& plan = std::get<policy::Plan>(made);
     result.resident_pages = plan.resident_pages + floors;
     result.ring_pages = plan.ring_pages;
-    result.bytes_per_step = plan.bytes_per_step;
-    result.step_ns = plan.step_ns;
+    result.bytes_per_step = plan.bytes_per_step / steps_;
+    result.step_ns = plan.step_ns / steps_;
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!order.contains(i)) continue;
         const policy::UnitPlan& unit = plan.units[i];
@@ -377,12 +330,8 @@ double Planner::step_ns(const Order& order, const Limits& given, const Result& p
     for (const Place& place : plan.places) there.units.push_back({place.own, place.ring_pages, place.ring_offset});
     there.units.resize(units_.size());
     problem_.budget_pages = plan.resident_pages + plan.ring_pages;
-    if (is_mixed(order)) {
-        const auto times = policy::simulate_mix(problem_, mix_of(order, limits).view(), there);
-        return times ? times->step_ns : 0;
-    }
     const auto simulated = policy::simulate(problem_, there, kSimulatedSteps);
-    return simulated ? simulated->step_ns : 0;
+    return simulated ? simulated->step_ns / steps_ : 0;
 }
 
 }  // namespace stagehand::core

@@ -15,7 +15,6 @@
 #include "core/memory/registry.h"
 #include "core/plan/link_costs.h"
 #include "core/plan/order.h"
-#include "core/plan/step_mix.h"
 #include "policy/outside.h"
 #include "policy/packed_or_plain.h"
 #include "policy/plan.h"
@@ -58,18 +57,12 @@ public:
         uint64_t link_bytes_per_second = 0;
         uint64_t unpack_bytes_per_second = 0;  // 0: the host unpacks
         uint64_t resident_blocks = 0, streamed_blocks = 0;
-        // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
-        std::vector<policy::KindTimes> kinds;
+        uint64_t orders = 0;  // that the plan is for; the times and the copied bytes are means over a step of each
 
         uint64_t pages() const { return resident_pages + ring_pages + unordered_pages + unpack.all_pages(); }
     };
 
     explicit Planner(Registry& registry) : registry_(registry) {}
-
-    // The kinds of step to plan for from now on. An empty mix, and one with orders that are not among those that the
-    // calls below get, stand for the order that is followed, with its times.
-    void set_mix(StepMix mix) { mix_ = std::move(mix); }
-    const StepMix& mix() const { return mix_; }
 
     // What the runtime needs of the device, without the curve, and the unit that determines the smallest share.
     Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
@@ -78,7 +71,7 @@ public:
     // Makes the plan for a share that is no smaller than the least. All units are unordered if the order is not known.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
-    // The mean length of a step of the mix if a plan is in force. 0 if the plan cannot run it.
+    // The mean length of a step of each order if a plan is in force. 0 if the plan cannot run it.
     double step_ns(const Order& order, const Limits& limits, const Result& plan);
 
     // How long the packed weights that the plan keeps take to come. They come when the plan is put into force.
@@ -120,16 +113,8 @@ private:
     uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
                                 bool keeps);
     void state_problem(const Order& order, const Limits& limits);
-    bool knows_mix(const Order& order) const {
-        return !mix_.empty() && std::ranges::all_of(mix_.orders, [&](uint32_t number) { return order.has(number); });
-    }
-    bool is_mixed(const Order& order) const {
-        return order.has_others() || (knows_mix(order) && mix_.traces.size() > 1);
-    }
-    StepMix mix_of(const Order& order, const Limits& limits) const;
     std::vector<policy::Use> trace_of(const Sequence& sequence, const Limits& limits) const;
-    void state_bounds(const Order& order, const Limits& limits, Result* result);
-    std::variant<policy::Plan, policy::Infeasible> make_plan(const Order& order, const Limits& limits, Result* result);
+    void state_bounds(const Order& order, Result* result) const;
     static LinkSpeeds speeds_of(const Limits& limits);
     void state_units(const Limits& limits);
     void state_unordered(const Order& order, const Limits& limits);
@@ -146,8 +131,7 @@ private:
     std::vector<policy::Gap> gaps_;     // of units_, if pages stay resident beside the plan
     std::vector<policy::Use> trace_;
     policy::Problem problem_;
-    StepMix mix_;
-    uint32_t base_steps_ = 1;       // the number of steps that trace_ stands for
+    uint32_t steps_ = 1;            // that trace_ stands for
     uint64_t unordered_total_ = 0;  // pages of all unordered units
     uint64_t unordered_least_ = 0;  // pages without which one of the unordered units cannot be held
     uint64_t unordered_good_ = 0;   // pages that unordered units get when there is enough memory

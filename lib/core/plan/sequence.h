@@ -42,10 +42,9 @@ public:
     bool begins_as(const std::vector<Entry>& record) const;
 
     // Writes compute times into the entries, one for each entry.
-    template <class Use>
-    void set_times(const std::vector<Use>& times) noexcept {
+    void set_times(const std::vector<uint64_t>& times) noexcept {
         if (entries_.size() != times.size()) return;
-        for (size_t i = 0; i < entries_.size(); i++) entries_[i].compute_ns = times[i].compute_ns;
+        for (size_t i = 0; i < entries_.size(); i++) entries_[i].compute_ns = times[i];
         sum_times();
     }
     // The entries. The sequence can only be destroyed or replaced afterwards.

@@ -1,7 +1,6 @@
 #include "core/runtime/plan_figures.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -40,12 +39,8 @@ void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) con
 }
 
 uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
-    const std::vector<policy::KindTimes>& times = plan_.result().kinds;
-    const StepMix& mix = plan_.watch().planned();
-    const bool has_times = plan_.exists() && times.size() == mix.kinds.size();
     uint64_t count = 0;
-    for (uint32_t number = 0; number < Kinds::kMost; number++) {
-        const Kinds::Kind& kind = plan_.watch().kinds().all()[number];
+    for (const Kinds::Kind& kind : plan_.watch().kinds().all()) {
         if (!kind.live) continue;
         if (count++ >= out.size()) continue;
         sh_kind_info& info = *out[count - 1];
@@ -56,14 +51,6 @@ uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
         info.steps = kind.steps;
         if (kind.has_times)
             for (const Order::Entry& entry : kind.entries) info.compute_ns += entry.compute_ns;
-        const auto place = std::ranges::find(mix.kinds, kind.serial);
-        if (!has_times || place == mix.kinds.end()) continue;
-        const size_t at = static_cast<size_t>(place - mix.kinds.begin());
-        info.planned = 1;
-        info.weight_ppm = static_cast<uint64_t>(std::llround(mix.weight(at) * 1e6));
-        info.step_ns = static_cast<uint64_t>(times[at].step_ns);
-        info.bound_ns = static_cast<uint64_t>(times[at].bound_ns);
-        info.alone_ns = static_cast<uint64_t>(times[at].alone_ns);
     }
     return count;
 }
@@ -88,7 +75,7 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     out.add("unpack_bytes", result.unpack.pages * page);
     out.add("bytes_per_step", result.bytes_per_step).add("bound_bytes_per_step", result.bound_bytes_per_step);
     out.add("step_ms", ms(result.step_ns)).add("bound_ms", ms(result.bound_ns));
-    out.add("compute_ms", ms(static_cast<double>(result.compute_ns))).add("kinds", result.kinds.size());
+    out.add("compute_ms", ms(static_cast<double>(result.compute_ns))).add("orders", result.orders);
     out.add("smallest_budget_bytes", result.least_pages * page);
     const bool named = result.least_unit != kNone && memory_.registry.unit(result.least_unit).live;
     out.add("smallest_budget_block", named ? name(memory_.registry.unit(result.least_unit)) : "");

@@ -137,7 +137,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     SH_TRY(demand_.limits(changes_.units(), &with));
     const bool measured = course_.meter.measured() && course_.order.known();
     if (measured) watch_.read_first_times();
-    watch_.choose_mix(planner_, demand_.max_held());
+    watch_.state_order(plan_, demand_.max_held());
     uint32_t asks = kNone;
     const Needs needs = demand_.needs_with_curve(with, &asks);
     uint64_t share = 0;
@@ -184,7 +184,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     gate_.stats().plans++;
     course_.prefetcher.renew();
     telemetry::trace_plan(gate_.name().c_str(), watch_.reason(), began, share_.backend().now_ns());
-    watch_.plan_changed(planner_, with.link_bytes_per_ns, share_.backend().now_ns() - began);
+    watch_.plan_changed(with.link_bytes_per_ns, share_.backend().now_ns() - began);
     watch_.measure_if_missing();
     telemetry::trace_memory(gate_.name().c_str(), share_.backend().now_ns(),
                             plan_memory_.pages() * share_.page_bytes());

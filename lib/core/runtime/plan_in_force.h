@@ -76,13 +76,9 @@ public:
     template <class IsGone>
     void forget_uses(IsGone is_gone) noexcept {
         watch_.forget(is_gone);
-        planner_.set_mix({});
     }
     // The order was replaced by the engine: kinds are learned anew.
-    void forget_kinds() noexcept {
-        watch_.kinds().clear();
-        planner_.set_mix({});
-    }
+    void forget_kinds() noexcept { watch_.kinds().clear(); }
 
     // The plan that these options would lead to. The order must be known.
     Status try_out(const sh_plan_options& options, Planner::Result* out);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/no_throw.h"
 #include "core/plan/source_speeds.h"
 
 namespace stagehand::core {
@@ -16,9 +15,14 @@ constexpr double kLasting = 8;
 // Offers for one plan come at growing intervals, because making one takes as long as planning.
 constexpr uint64_t kStepsBetweenOffers = 8;
 constexpr uint32_t kMostDoublings = 7;
-constexpr double kOffersPart = 0.02;      // of the time goes into them
-constexpr double kMostSteps = 4096;       // from one to the next
-constexpr uint64_t kMostForASample = 12;  // the steps that a sample may stand for
+constexpr double kOffersPart = 0.02;  // of the time goes into them
+constexpr double kMostSteps = 4096;   // from one to the next
+
+// The least that the copies of a step take. It is the same whichever kind of step the plan was made for.
+double copy_ns(const Planner::Result& plan) {
+    return static_cast<double>(plan.bound_bytes_per_step) * 1e9 /
+           static_cast<double>(std::max<uint64_t>(1, plan.link_bytes_per_second));
+}
 
 }  // namespace
 
@@ -26,7 +30,6 @@ void StepWatch::step_begins(const Planner::Result& plan) {
     steps_++;
     speeds_.step_begins(plan);
     sampling_ = false;
-    if (course_.meter.measuring()) measured_kind_ = kinds_.current();
     const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && course_.order.known();
     if (trusted_ || !streams || course_.meter.measuring() || course_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
@@ -37,17 +40,16 @@ void StepWatch::step_begins(const Planner::Result& plan) {
 
 void StepWatch::step_ends() {
     course_.meter.end_sample();
+    if (course_.meter.measured() && measured_kind_ == kNone) measured_kind_ = kinds_.current();
     if (sampling_) sample_kind_ = kinds_.current();
     sampling_ = false;
 }
 
-void StepWatch::plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns) {
+void StepWatch::plan_changed(double link_bytes_per_ns, uint64_t took_ns) {
     speeds_.plan_changed(link_bytes_per_ns, reason_ == kSpeeds);
     drift_.begin_anew();
     course_.meter.drop_sample();
-    StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
-    const Status copied = no_throw([&] { return planned = planner.mix(), Status(); });
-    planned_ = copied.ok() ? std::move(planned) : StepMix();
+    measured_kind_ = kNone;
     offer_ = {};
     offers_ = 0;
     next_offer_ = steps_;
@@ -63,12 +65,11 @@ void StepWatch::read_first_times() {
     const bool any = course_.meter.read(&entries);
     course_.meter.stop();
     if (!any) return;
-    course_.order.set_times(known ? kinds_.at(measured_kind_).order : course_.order.followed().number(), entries);
     std::vector<uint64_t> times;
     for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
+    course_.order.set_times(known ? kinds_.at(measured_kind_).order : course_.order.followed().number(), times);
     // One whole step, as sure as two samples that agree.
-    for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, course_.order, times, 1);
-    sampled_at_ = steps_;
+    for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, times);
 }
 
 void StepWatch::measure_if_missing() {
@@ -88,26 +89,17 @@ bool StepWatch::read_sample() {
     const auto& entries = known ? kinds_.at(sample_kind_).entries : course_.order.followed().entries();
     std::vector<uint64_t> times;
     if (course_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
-    const uint64_t steps = std::clamp<uint64_t>(steps_ - sampled_at_, 1, kMostForASample);
-    sampled_at_ = steps_;
-    if (kinds_.saw_times(sample_kind_, course_.order, std::move(times), steps)) drift_.soon();
+    if (kinds_.saw_times(sample_kind_, std::move(times))) drift_.soon();
     return true;
 }
 
-void StepWatch::choose_mix(Planner& planner, uint32_t max_held) {
-    if (trusted_) return planner.set_mix({});
+void StepWatch::state_order(const Planner::Result& plan, uint32_t max_held) {
+    if (trusted_) return;
     // The engine may have changed for good. But if kinds hold several blocks at once, they need room for these as soon
     // as they come again.
     kinds_.remove_stale(course_.order, max_held > 1);
-    StepMix mix = kinds_.mix(course_.order);
-    if (mix.empty()) {  // the mix before, as far as it still comes
-        if (std::ranges::find(planner.mix().orders, course_.order.followed().number()) == planner.mix().orders.end())
-            planner.set_mix({});
-        return;
-    }
-    for (size_t place = 0; place < mix.traces.size(); place++)
-        course_.order.set_times(mix.orders[place], mix.traces[place]);
-    planner.set_mix(std::move(mix));
+    planned_ = kinds_.times(course_.order, copy_ns(plan));
+    for (const auto& [number, times] : planned_) course_.order.set_times(number, times);
 }
 
 Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
@@ -115,27 +107,25 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     *out_changed = false;
     speeds_.look();
     const bool sampled = read_sample() && !trusted_;
-    StepMix now = sampled ? kinds_.mix(course_.order) : StepMix();
-    const bool other_mix = !now.empty() && differ(planned_, now);
+    OrderTimes now = sampled ? kinds_.times(course_.order, copy_ns(plan)) : OrderTimes();
+    const bool other_times = !now.empty() && differ(planned_, now);
     const bool other_speeds = speeds_.differs() && speeds_.may_plan();
-    if (!other_mix && !other_speeds) return Status();
-    if (!other_mix) now = planner.mix();
+    if (!other_times && !other_speeds) return Status();
+    if (!other_times) now = planned_;
     Planner::Limits with = limits;
     SH_TRY(speeds_.link(&with.link_bytes_per_ns));  // as seen by now
-    // With the same mix and speeds comes the same offer. Only the number of steps that they have lasted for is another
-    // one.
-    if (!offer_.made || differ(offer_.mix, now) || offer_.verdict != speeds_.verdict()) {
+    // With the same times and speeds comes the same offer. Only the number of steps that they have lasted for is
+    // another one.
+    if (!offer_.made || differ(offer_.times, now) || offer_.verdict != speeds_.verdict()) {
         if (steps_ < next_offer_) return Status();
         SH_TRY(make_offer(planner, with, plan, std::move(now)));
     }
     uint64_t stable = UINT64_MAX;
-    if (other_mix) stable = kinds_.stable_for(course_.order);
+    if (other_times) stable = kinds_.stable_for();
     if (other_speeds) stable = std::min(stable, speeds_.stable_for());
     if (!is_worth_it(stable)) return Status();
-    const bool mixed = offer_.mix.traces.size() > 1;
-    reason_ = other_speeds ? kSpeeds : mixed ? "plan: kinds of step alternate" : "plan: other compute times";
+    reason_ = other_speeds ? kSpeeds : "plan: other compute times";
     const char* const what = other_speeds ? "blocks are copied at other speeds than planned"
-                             : mixed      ? "several kinds of step alternate"
                                           : "the engine computes for other times than planned";
     log_line(SH_LOG_INFO, "%s: %s: a new plan makes a step of %.3f ms %.3f", gate_.name().c_str(), what,
              offer_.now_ns / 1e6, offer_.then_ns / 1e6);
@@ -144,22 +134,18 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
 }
 
 Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
-                             StepMix mix) {
-    struct Back {
-        Planner& planner;
-        StepMix before;
-        ~Back() { planner.set_mix(std::move(before)); }
-    } const back{planner, planner.mix()};
+                             OrderTimes times) {
+    Order order = course_.order;
+    for (const auto& [number, of] : times) order.set_times(number, of);
     const uint64_t began = memory_.device.now_ns();
     next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
     Offer offer;
     offer.made = true;
-    offer.mix = std::move(mix);
+    offer.times = std::move(times);
     offer.verdict = speeds_.verdict();
-    planner.set_mix(offer.mix);
-    offer.now_ns = planner.step_ns(course_.order, limits, plan);
+    offer.now_ns = planner.step_ns(order, limits, plan);
     Planner::Result other;
-    SH_TRY(planner.make(course_.order, limits, plan.share_pages, &other));
+    SH_TRY(planner.make(order, limits, plan.share_pages, &other));
     offer.then_ns = other.step_ns;
     // Resident pages that are new come once, as fast as their source and the link allow. So do the contents of the
     // ring.

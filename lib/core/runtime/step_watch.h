@@ -1,4 +1,4 @@
-// StepWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds, times
+// StepWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the orders, times
 // and speeds that were seen is worth the change.
 #pragma once
 
@@ -34,30 +34,28 @@ public:
     void measure_if_missing();
     // Writes the times of that step into the order.
     void read_first_times();
-    // Reads a sample whose events are done. Returns true if a plan for other times, another mix or other
-    // speeds is worth its cost.
+    // Reads a sample whose events are done. Returns true if a plan for other orders, times or speeds is worth its cost.
     // The order must be known, and `plan` in force.
     Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
-    // Sets the mix that the engine makes now, for a plan that is made.
-    void choose_mix(Planner& planner, uint32_t max_held);
+    // Sets the orders and the times for a plan that takes the place of `plan`.
+    void state_order(const Planner::Result& plan, uint32_t max_held);
     // Another plan is in force, which counts with this speed of the link. It took so long to put it into force.
-    void plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns);
+    void plan_changed(double link_bytes_per_ns, uint64_t took_ns);
     // Forgets units that are gone.
     template <class IsGone>
     void forget(IsGone is_gone) noexcept {
         kinds_.forget(is_gone);
-        planned_ = {};
+        planned_.clear();
         offer_ = {};
     }
     // Why the last look() wanted a plan.
     const char* reason() const { return reason_; }
-    const StepMix& planned() const { return planned_; }  // the mix that the plan in force was made for
 
 private:
-    // What a plan for another mix, or for other speeds, would bring.
+    // What a plan for other times, or for other speeds, would bring.
     struct Offer {
         bool made = false;
-        StepMix mix;
+        OrderTimes times;
         uint64_t verdict = 0;            // of the speeds
         double now_ns = 0, then_ns = 0;  // the mean length of a step with the present plan, and with the new one
         double cost_ns = 0;
@@ -66,7 +64,7 @@ private:
     };
 
     bool read_sample();
-    Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, StepMix mix);
+    Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, OrderTimes times);
     bool is_worth_it(uint64_t stable_for) const;
 
     Gate& gate_;
@@ -76,11 +74,10 @@ private:
     Kinds kinds_;
     SpeedWatch speeds_;
     policy::TimeDrift drift_;  // says which steps are measured, of kinds without a name
-    StepMix planned_;          // that the plan in force was made for
+    OrderTimes planned_;       // that the plan in force was made for, or the one that is made
     Offer offer_;              // the last one
     uint32_t offers_ = 0;      // for the plan in force
     uint64_t steps_ = 0, next_offer_ = 0;
-    uint64_t sampled_at_ = 0;  // the step of the last sample
     uint32_t sample_kind_ = kNone, measured_kind_ = kNone;
     uint64_t change_ns_ = 0;
     static constexpr const char* kSpeeds = "plan: other speeds of copies";

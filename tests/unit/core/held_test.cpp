@@ -236,11 +236,9 @@ TEST(Holding, a_kind_holds_as_many_blocks_that_another_kind_leaves_out) {
     }
 }
 
-// Steps of two kinds: one holds four blocks at a time, the other holds one, backwards and not all of them. The second
-// time that the first kind comes, it is not in the mix yet, because nobody knows its times.
+// Steps of two kinds: one holds four blocks at a time, the other holds one, backwards and not all of them.
 TEST(Holding, kinds_in_turn_hold_as_many_blocks_as_each_alone) {
     SoloModel model({.budget_bytes = 28 * kPage}, equal_blocks(8, 4 * kPage), {}, holding(4));
-    uint32_t outside_the_mix = 0;
     for (int turn = 0; turn < 4; turn++) {
         SUCCEEDS(sh_step_begin(model.runtime(), "by fours"));
         for (size_t first = 0; first < 8; first += 4) {
@@ -250,17 +248,12 @@ TEST(Holding, kinds_in_turn_hold_as_many_blocks_as_each_alone) {
             for (size_t k = 0; k < 4; k++) model.release(first + k);
         }
         model.end_step();
-        sh_kind_info kinds[2] = {SH_KIND_INFO_INIT, SH_KIND_INFO_INIT};
-        uint64_t count = 0;
-        SUCCEEDS(sh_kind_list(model.runtime(), kinds, 2, &count));
-        outside_the_mix += turn && !kinds[0].planned;
         for (int again = 0; again < 2; again++) {
             SUCCEEDS(sh_step_begin(model.runtime(), "one by one"));
             for (const size_t i : {7, 5, 4, 2, 1}) SUCCEEDS(model.use(i, SH_STREAM_HOST));
             model.end_step();
         }
     }
-    EXPECT_GT(outside_the_mix, 0u) << "both kinds were planned for";
 }
 
 TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {

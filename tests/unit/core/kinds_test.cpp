@@ -1,4 +1,4 @@
-// Kinds of step: their orders are learned, replaced and added, and their times are told apart.
+// Kinds of step: their orders are learned, replaced and added, and their times are known.
 #include <gtest/gtest.h>
 
 #include "core/plan/kinds.h"
@@ -7,6 +7,7 @@ namespace stagehand::core {
 namespace {
 
 constexpr size_t kUnits = 6;
+constexpr double kCopyNs = 1000;  // of a step
 
 class KindsOfSteps : public testing::Test {
 protected:
@@ -27,8 +28,8 @@ protected:
         for (const Order::Entry& entry : order_.followed().entries()) units.push_back(entry.unit);
         return units;
     }
-    void measure(uint64_t ns, uint64_t steps = 6) {
-        (void)kinds_.saw_times(kinds_.current(), order_, std::vector<uint64_t>(order_.followed().size(), ns), steps);
+    bool measure(uint64_t ns) {
+        return kinds_.saw_times(kinds_.current(), std::vector<uint64_t>(order_.followed().size(), ns));
     }
 
     Kinds kinds_;
@@ -96,43 +97,58 @@ TEST_F(KindsOfSteps, NamedKindsHaveOrdersOfTheirOwn) {
     EXPECT_TRUE(order_.has_others());
 }
 
-TEST_F(KindsOfSteps, NamedKindsHaveTimesOfTheirOwn) {
-    for (int k = 0; k < 3; k++) {
-        step({0, 1}, "long");
-        measure(900);
-        for (int i = 0; i < 4; i++) {
-            step({0, 1}, "short");
-            measure(100);
+TEST_F(KindsOfSteps, AnOrderHasTheTimesOfTheKindThatComputesLikeItCopies) {
+    const auto cycles = [&](int times, int shorts) {
+        for (int k = 0; k < times; k++) {
+            step({0, 1}, "long");
+            measure(900);
+            for (int i = 0; i < shorts; i++) {
+                step({0, 1}, "short");
+                measure(100);
+            }
         }
+    };
+    cycles(3, 4);
+    const OrderTimes times = kinds_.times(order_, kCopyNs);
+    ASSERT_EQ(times.size(), 1u);
+    EXPECT_EQ(times.begin()->second, (std::vector<uint64_t>{900, 900}));
+    EXPECT_EQ(kinds_.times(order_, 300).begin()->second, (std::vector<uint64_t>{100, 100}));
+    EXPECT_FALSE(differ(times, {{times.begin()->first, {950, 900}}}));
+    EXPECT_TRUE(differ(times, {{times.begin()->first, {100, 100}}}));
+    step({0}, "third");
+    kinds_.saw_times(kinds_.current(), {50});
+    EXPECT_FALSE(differ(kinds_.times(order_, kCopyNs), {{kinds_.at(kinds_.current()).order, {50}}}))
+        << "it stands alone, because the engine may have changed for good";
+    cycles(20, 40);
+    EXPECT_TRUE(differ(kinds_.times(order_, kCopyNs), times)) << "the long kind is rare";
+    EXPECT_EQ(kinds_.times(order_, kCopyNs).at(times.begin()->first), (std::vector<uint64_t>{100, 100}));
+}
+
+TEST_F(KindsOfSteps, TimesChangeAfterTwoSamplesThatAgree) {
+    step({0, 1});
+    EXPECT_TRUE(measure(100));
+    EXPECT_FALSE(measure(100));
+    const auto time = [&] { return kinds_.times(order_, kCopyNs).begin()->second[0]; };
+    EXPECT_TRUE(measure(900));
+    EXPECT_EQ(time(), 100u);
+    EXPECT_FALSE(measure(100)) << "one outlier";
+    EXPECT_TRUE(measure(900));
+    EXPECT_TRUE(measure(900));
+    EXPECT_EQ(time(), 900u);
+}
+
+// No record tells the order of a step that the engine has given.
+TEST_F(KindsOfSteps, AGivenOrderHasAKind) {
+    order_.set({{0, 0, 1}, {1, 0, 1}}, kUnits, true);
+    for (int k = 0; k < 3; k++) {
+        kinds_.begin(kNone, order_);
+        measure(70);
     }
-    const StepMix mix = kinds_.mix(order_);
-    ASSERT_EQ(mix.traces.size(), 2u);
-    EXPECT_NEAR(mix.weight(0), 0.2, 0.01);
-    EXPECT_EQ(mix.traces[0][0].compute_ns, 900u);
-    EXPECT_EQ(mix.traces[1][0].compute_ns, 100u);
-    StepMix other = mix;
-    EXPECT_FALSE(differ(mix, other));
-    other.traces[1][0].compute_ns = other.traces[1][1].compute_ns = 150;
-    EXPECT_TRUE(differ(mix, other));
-    other = mix;
-    other.cycle[1].steps = 9;
-    EXPECT_TRUE(differ(mix, other));
-}
-
-TEST_F(KindsOfSteps, KindsThatDifferInTheirTimesAloneAreToldApartBySamples) {
-    step({0, 1});
-    for (int k = 0; k < 12; k++) measure(k % 4 ? 100 : 900);
-    const StepMix mix = kinds_.mix(order_);
-    ASSERT_EQ(mix.traces.size(), 2u);
-    const size_t rare = mix.traces[0][0].compute_ns == 900 ? 0 : 1;
-    EXPECT_NEAR(mix.weight(rare), 0.25, 0.02);
-    EXPECT_EQ(mix.traces[1 - rare][1].compute_ns, 100u);
-}
-
-TEST_F(KindsOfSteps, OneOutlierIsNoKind) {
-    step({0, 1});
-    for (int k = 0; k < 12; k++) measure(k == 8 ? 900 : 100);
-    EXPECT_EQ(kinds_.mix(order_).traces.size(), 1u);
+    EXPECT_EQ(kinds_.at(kinds_.current()).steps, 3u);
+    EXPECT_EQ(kinds_.times(order_, kCopyNs).at(0), (std::vector<uint64_t>{70, 70}));
+    EXPECT_EQ(kinds_.stable_for(), 3u);
+    kinds_.clear();
+    EXPECT_TRUE(kinds_.times(order_, kCopyNs).empty());
 }
 
 TEST_F(KindsOfSteps, UnitsThatAreGoneTakeTheirKindsAlong) {

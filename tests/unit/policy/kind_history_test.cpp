@@ -1,12 +1,15 @@
-// Which kinds of step count as alternating, and in which cycle.
+// Which kinds of step count as alternating, and how often they come.
 #include <gtest/gtest.h>
-
-#include <random>
 
 #include "policy/kind_history.h"
 
 namespace stagehand::policy::test {
 namespace {
+
+// Some steps of one kind in a row.
+struct Visit {
+    uint32_t kind, steps;
+};
 
 void saw(KindHistory& history, std::initializer_list<Visit> visits, int times = 1) {
     for (int k = 0; k < times; k++)
@@ -17,7 +20,6 @@ void saw(KindHistory& history, std::initializer_list<Visit> visits, int times = 
 TEST(KindsInTurn, CountOnceOneOfThemComesAgain) {
     KindHistory history;
     EXPECT_EQ(history.active(), 0u);
-    EXPECT_TRUE(history.cycle(false).empty());
     saw(history, {{0, 1}});
     EXPECT_EQ(history.active(), 1u);
     saw(history, {{1, 100}});
@@ -26,12 +28,11 @@ TEST(KindsInTurn, CountOnceOneOfThemComesAgain) {
     saw(history, {{0, 1}});
     EXPECT_EQ(history.active(), 3u);
     EXPECT_EQ(history.stable_for(), 102u);
-    const auto cycle = history.cycle(false);
-    ASSERT_EQ(cycle.size(), 2u);
-    EXPECT_EQ(cycle[0].steps, 1u);
-    EXPECT_EQ(cycle[1].steps, 100u);
+    EXPECT_EQ(history.steps_of(0), 2);
+    EXPECT_EQ(history.steps_of(1), 100);
     saw(history, {{1, 30}});
-    EXPECT_EQ(history.cycle(false)[1].steps, 100u) << "the present run is not over";
+    EXPECT_EQ(history.steps_of(1), 200) << "the present run is not over";
+    EXPECT_EQ(history.steps_in_a_row(), 30u);
     EXPECT_EQ(history.expected(), 1u);
 }
 
@@ -49,34 +50,6 @@ TEST(KindsInTurn, ThatDoNotComeForLongAreLeftOut) {
     history.forget(2);
     EXPECT_EQ(history.active(), 2u);
     EXPECT_EQ(history.runs_of(2), 0u);
-}
-
-TEST(KindsInTurn, HaveTheCycleOfTheirRuns) {
-    KindHistory history;
-    saw(history, {{0, 1}, {1, 2}, {0, 1}, {2, 3}, {0, 1}, {1, 2}}, 5);
-    uint64_t steps[3] = {}, visits[3] = {};
-    for (const Visit& visit : history.cycle(false)) {
-        steps[visit.kind] += visit.steps;
-        visits[visit.kind]++;
-    }
-    EXPECT_EQ(visits[0], 3u);
-    EXPECT_EQ(visits[1], 2u);
-    EXPECT_EQ(visits[2], 1u);
-    EXPECT_EQ(steps[0], 3u);
-    EXPECT_EQ(steps[1], 4u);
-    EXPECT_EQ(steps[2], 3u);
-}
-
-// Samples say how often a kind comes, and nothing of its runs.
-TEST(KindsInTurn, HaveTheWeightsOfTheirSamples) {
-    KindHistory history;
-    std::mt19937 random(7);
-    for (int k = 0; k < 400; k++) history.saw(random() % 5 == 0, 6);
-    const auto cycle = history.cycle(true);
-    ASSERT_EQ(cycle.size(), 2u);
-    EXPECT_EQ(cycle[1].steps, 1u);
-    EXPECT_GE(cycle[0].steps, 3u);
-    EXPECT_LE(cycle[0].steps, 6u);
 }
 
 }  // namespace

@@ -1745,7 +1745,7 @@ when the device was first used, or as the copies of this runtime's steps have sh
 see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
     /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
-It is bound_ns if the plan is for several kinds of step, or if the device unpacks. Since 0.2*/
+It is bound_ns if the device unpacks. Since 0.2*/
     pub plan_bound_ns: u64,
     /**Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
 resident_bytes, and the blocks count as streamed. Since 0.2*/
@@ -2401,40 +2401,29 @@ The call may still wait for memory: for the first plan, for dirty contents that 
 that use the memory which a block outside the order takes.*/
 pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_25 = 1;
 pub type _bindgen_ty_25 = ::core::ffi::c_uint;
-/**A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
-one plan, which makes their steps as short as possible on average. docs/concepts.md has more.*/
+///A kind of step: steps that use the same blocks in the same order, and compute about as long.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_kind_info {
     pub struct_size: u32,
-    ///1: the plan in force was made for this kind, alone or with others. The times are 0 if not.
-    pub planned: u32,
+    pub reserved: u32,
     ///The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself.
     pub name: [::core::ffi::c_char; 64usize],
-    /**Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
-told apart in some steps only, and only these steps are counted.*/
+    ///Steps of this kind that the runtime has recognised.
     pub steps: u64,
-    ///Part of the steps of the planned mix that are of this kind, in millionths.
-    pub weight_ppm: u64,
     ///Compute time of a step, measured. 0: not known yet.
     pub compute_ns: u64,
-    ///Mean time of this kind's steps with the plan, in the planned mix.
-    pub step_ns: u64,
-    ///As sh_plan_info.bound_ns. No plan makes a step of this kind shorter.
-    pub bound_ns: u64,
-    ///The time of a step if the plan were made for this kind alone.
-    pub alone_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_kind_info"][::core::mem::size_of::<sh_kind_info>() - 120usize];
+    ["Size of sh_kind_info"][::core::mem::size_of::<sh_kind_info>() - 88usize];
     ["Alignment of sh_kind_info"][::core::mem::align_of::<sh_kind_info>() - 8usize];
     [
         "Offset of field: sh_kind_info::struct_size",
     ][::core::mem::offset_of!(sh_kind_info, struct_size) - 0usize];
     [
-        "Offset of field: sh_kind_info::planned",
-    ][::core::mem::offset_of!(sh_kind_info, planned) - 4usize];
+        "Offset of field: sh_kind_info::reserved",
+    ][::core::mem::offset_of!(sh_kind_info, reserved) - 4usize];
     [
         "Offset of field: sh_kind_info::name",
     ][::core::mem::offset_of!(sh_kind_info, name) - 8usize];
@@ -2442,20 +2431,8 @@ const _: () = {
         "Offset of field: sh_kind_info::steps",
     ][::core::mem::offset_of!(sh_kind_info, steps) - 72usize];
     [
-        "Offset of field: sh_kind_info::weight_ppm",
-    ][::core::mem::offset_of!(sh_kind_info, weight_ppm) - 80usize];
-    [
         "Offset of field: sh_kind_info::compute_ns",
-    ][::core::mem::offset_of!(sh_kind_info, compute_ns) - 88usize];
-    [
-        "Offset of field: sh_kind_info::step_ns",
-    ][::core::mem::offset_of!(sh_kind_info, step_ns) - 96usize];
-    [
-        "Offset of field: sh_kind_info::bound_ns",
-    ][::core::mem::offset_of!(sh_kind_info, bound_ns) - 104usize];
-    [
-        "Offset of field: sh_kind_info::alone_ns",
-    ][::core::mem::offset_of!(sh_kind_info, alone_ns) - 112usize];
+    ][::core::mem::offset_of!(sh_kind_info, compute_ns) - 80usize];
 };
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
@@ -3864,8 +3841,8 @@ step is under way after an error.
 
 Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
 same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
-its own. The runtime also tells kinds apart by itself, but does so sooner and better if the engine names them. It
-keeps eight kinds. Another one takes the place of the kind that was used least recently.
+its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
+them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
 
 - `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
 @retval SH_OK                         The step is under way.
@@ -3886,7 +3863,7 @@ Since 0.1*/
         runtime: *mut sh_runtime,
         kind: *const ::core::ffi::c_char,
     ) -> sh_status;
-    /**Lists the kinds of step that a runtime knows, at most eight: those of the plan in force, and others that came lately.
+    /**Lists the kinds of step that a runtime knows: at most eight, those that came lately.
 
 - `infos`: The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
 `capacity` is 0.

@@ -9,26 +9,16 @@ use crate::error::{Result, Status, c_string, check, field_text, init};
 use crate::runtime::lock;
 use crate::{Block, Runtime, Stream, View, Views};
 
-/// A kind of step. The times are 0 unless the plan in force was made for the kind, and `compute_ns` until it is known.
+/// A kind of step.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KindInfo {
-    /// Whether the plan in force was made for this kind, alone or with others.
-    pub planned: bool,
     /// The name of [`Runtime::step_of_kind`]. Empty if the runtime tells the kind apart by itself.
     pub name: String,
     /// Steps of this kind that the runtime has recognised.
     pub steps: u64,
-    /// Part of the steps of the planned mix that are of this kind.
-    pub weight: f64,
-    /// Compute time of a step, measured.
+    /// Compute time of a step, measured. 0 until it is known.
     pub compute_ns: u64,
-    /// Mean time of this kind's steps with the plan, in the planned mix.
-    pub step_ns: u64,
-    /// The time that no plan makes shorter for a step of this kind.
-    pub bound_ns: u64,
-    /// The time of a step if the plan were made for this kind alone.
-    pub alone_ns: u64,
 }
 
 impl Runtime {
@@ -67,14 +57,9 @@ impl Runtime {
         // SAFETY: the pointer and the capacity describe `infos`, and struct_size is set in each element.
         check(unsafe { sys::sh_kind_list(self.as_raw(), infos.as_mut_ptr(), infos.len() as u64, &mut count) })?;
         let list = infos.iter().take(count as usize).map(|info| KindInfo {
-            planned: info.planned != 0,
             name: field_text(&info.name),
             steps: info.steps,
-            weight: info.weight_ppm as f64 / 1e6,
             compute_ns: info.compute_ns,
-            step_ns: info.step_ns,
-            bound_ns: info.bound_ns,
-            alone_ns: info.alone_ns,
         });
         Ok(list.collect())
     }

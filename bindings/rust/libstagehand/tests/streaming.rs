@@ -60,7 +60,7 @@ fn kinds_of_step_are_named_and_listed() {
     }
     let kinds = runtime.kinds().unwrap();
     assert_eq!(kinds.len(), 2);
-    assert!(kinds.iter().any(|kind| kind.name == "prefill" && kind.steps == 2 && !kind.planned));
+    assert!(kinds.iter().any(|kind| kind.name == "prefill" && kind.steps == 2));
     for wrong in ["", "a\0b", "x".repeat(64).as_str()] {
         assert_eq!(runtime.step_of_kind(wrong).err().map(|error| error.status()), Some(Status::INVALID_ARGUMENT));
     }
