@@ -74,14 +74,15 @@ void CopyLane::make_room() {
     bool ended = false;
     if (!events_.empty() && has_ended(over_ + events_.size() / 2, &ended).ok() && ended) return;
     std::vector<sh_backend_event> more(std::max(kFewTrips, 2 * events_.size()));
-    for (transfer::Trip trip = over_ + 1; trip <= last_; trip++) more[trip % more.size()] = event_of(trip);
+    for (transfer::Trip trip = over_ + 1; trip <= last_; trip++) more[(trip - first_) % more.size()] = event_of(trip);
     events_ = std::move(more);
 }
 
 Status CopyLane::end_trip(transfer::Trip* out) {
     return no_throw([&] {
+        if (over_ == last_) first_ = last_ + 1;  // with the events that there are already
         make_room();
-        sh_backend_event& event = events_[(last_ + 1) % events_.size()];
+        sh_backend_event& event = events_[place(last_ + 1)];
         if (!event) SH_TRY(device_.backend().event_create(false, &event));
         SH_TRY(record(event));
         *out = ++last_;

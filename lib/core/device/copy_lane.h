@@ -48,7 +48,7 @@ public:
     Status end_trip(transfer::Trip* out);
     // What comes after the trip waits for this event. 0: the trip is known to have ended. In force until the next
     // end_trip().
-    sh_backend_event event_of(transfer::Trip trip) const { return trip > over_ ? events_[trip % events_.size()] : 0; }
+    sh_backend_event event_of(transfer::Trip trip) const { return trip > over_ ? events_[place(trip)] : 0; }
     Status has_ended(transfer::Trip trip, bool* out);
     // Waits on the host. Not twice, because the error may be that of a copy.
     Status wait(transfer::Trip trip);
@@ -66,6 +66,7 @@ private:
 
     Status open(Turn& turn);
     Status queue_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* out_queued);
+    size_t place(transfer::Trip trip) const { return (trip - first_) % events_.size(); }
     void make_room();
 
     Device& device_;
@@ -76,6 +77,7 @@ private:
     std::atomic<bool> settled_ = true;
     transfer::Trip over_ = 0, last_ = 0;    // the trips until `over_` have ended
     std::vector<sh_backend_event> events_;  // the circle of those of the others
+    transfer::Trip first_ = 0;              // the trip whose event is the first of them
 };
 
 }  // namespace stagehand::core
