@@ -95,7 +95,7 @@ sh_plan_info BlockStream::plan(std::uint32_t flags) {
 }
 
 void BlockStream::queue_use(std::size_t block) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     check(sh_acquire(runtime_.get(), blocks_[block], compute_.handle(), 0, &view), name_);
     if (compute_ns_[block] > 0) compute_.compute(compute_ns_[block]);
     check(sh_release(runtime_.get(), blocks_[block], compute_.handle()), name_);

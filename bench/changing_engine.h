@@ -49,7 +49,7 @@ public:
     }
     // Plans anew.
     sh_plan_info plan() const {
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         CHECK(sh_plan(model_.runtime, nullptr, &info));
         return info;
     }

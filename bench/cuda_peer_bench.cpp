@@ -40,7 +40,7 @@ struct Streamed {
     double speed(std::barrier<>& start) const {
         (void)model.steps_ms(uses, stream, 0, 2);
         start.arrive_and_wait();
-        sh_runtime_stats before = SH_RUNTIME_STATS_INIT, after = SH_RUNTIME_STATS_INIT;
+        auto before = sh_sized<sh_runtime_stats>(), after = sh_sized<sh_runtime_stats>();
         CHECK(sh_runtime_get_stats(model.runtime, &before));
         const double ms = model.steps_ms(uses, stream, 0, kSteps);
         CHECK(sh_runtime_get_stats(model.runtime, &after));

@@ -81,7 +81,7 @@ public:
 
 private:
     sh_runtime_stats stats() const {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         CHECK(sh_runtime_get_stats(model_.runtime, &stats));
         return stats;
     }
@@ -89,7 +89,7 @@ private:
     Model model_;
     const Weights& weights_;
     std::vector<sh_use> uses_;
-    sh_plan_info plan_ = SH_PLAN_INFO_INIT;
+    sh_plan_info plan_ = sh_sized<sh_plan_info>();
     sh_stream stream_ = SH_STREAM_HOST;
 };
 

@@ -28,7 +28,7 @@ double mutex_pair_ns() {
 }
 
 double acquire_pair_ns(sh_runtime* runtime, const std::vector<sh_block>& hot) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     sh_status failed = SH_OK;
     const double s = bench::seconds([&] {
         for (size_t i = 0, next = 0; i < kPairs; i++) {
@@ -52,7 +52,7 @@ struct Resident : bench::Model {
         for (int step = 0; step < 3; step++) {  // the first step measures compute times
             CHECK(sh_step_begin(runtime, nullptr));
             for (const sh_block block : blocks) {
-                sh_view view = SH_VIEW_INIT;
+                auto view = sh_sized<sh_view>();
                 CHECK(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
                 CHECK(sh_release(runtime, block, SH_STREAM_HOST));
             }

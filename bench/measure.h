@@ -127,7 +127,7 @@ struct Model {
 
     // Ends the benchmark if the block on the device has other bytes.
     void compare(size_t block, const void* contents) const {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         std::vector<char> found(sizes[block]);
         CHECK(sh_acquire(runtime, blocks[block], SH_STREAM_HOST, 0, &view));
         CHECK(sh_read_block(runtime, blocks[block], SH_STREAM_HOST, 0, found.data(), found.size()));
@@ -166,7 +166,7 @@ struct Model {
             }
             CHECK(sh_step_begin(runtime, nullptr));
             for (const sh_use& use : uses) {
-                sh_view view = SH_VIEW_INIT;
+                auto view = sh_sized<sh_view>();
                 CHECK(sh_acquire(runtime, use.block, stream, 0, &view));
                 CHECK(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
                 CHECK(sh_release(runtime, use.block, stream));

@@ -72,7 +72,7 @@ public:
               // The last look comes after the end, because a busy host may let this thread miss all before.
               for (bool last = false; !last;) {
                   last = stop_;
-                  sh_memory_info info = SH_MEMORY_INFO_INIT;
+                  auto info = sh_sized<sh_memory_info>();
                   if (sh_device_get_memory(device, &info) == SH_OK)
                       lowest_ = std::min<std::uint64_t>(lowest_, info.free_bytes);
                   if (!last) std::this_thread::sleep_for(std::chrono::microseconds(500));
@@ -119,7 +119,7 @@ public:
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.contents = contents;
         const std::uint64_t used = device_memory(bench_.device).free_bytes;
-        sh_occupancy_change released = SH_OCCUPANCY_CHANGE_INIT;
+        auto released = sh_sized<sh_occupancy_change>();
         check(sh_pause(bench_.device, &options, &released), "releasing memory");
         const std::uint64_t freed = device_memory(bench_.device).free_bytes;
         freed_ratio_ = std::min(freed_ratio_, ratio(freed - std::min(freed, used)));
@@ -127,7 +127,7 @@ public:
         host_ratio_ =
             std::max(host_ratio_, static_cast<double>(info.host_bytes) / static_cast<double>(memory_.bytes()));
         pinned_ = pinned_ && info.pinned_bytes == info.host_bytes;
-        sh_occupancy_change resumed = SH_OCCUPANCY_CHANGE_INIT;
+        auto resumed = sh_sized<sh_occupancy_change>();
         check(sh_resume(bench_.device, nullptr, &resumed), "resuming memory");
         times->release_ns.push_back(static_cast<double>(released.ns));
         times->resume_ns.push_back(static_cast<double>(resumed.ns));

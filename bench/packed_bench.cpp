@@ -81,7 +81,7 @@ Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed
     Model model(name, SH_DEVICE_OPTIONS_INIT);
     add(model, tensors, packed);
     const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(compute_ms * 1e6), false);
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    auto plan = sh_sized<sh_plan_info>();
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     sh_stream stream = SH_STREAM_HOST;
     CHECK(sh_stream_create(model.device, &stream));

@@ -29,7 +29,7 @@ void add_parts(Model& model, const std::vector<uint64_t>& sizes, char* memory) {
         desc.bytes = bytes;
         desc.segments = &segment;
         desc.segment_count = 1;
-        std::vector<sh_part> parts(64, SH_PART_INIT);
+        std::vector<sh_part> parts(64, sh_sized<sh_part>());
         uint64_t count = 0;
         CHECK(sh_register_parts(model.runtime, &desc, &options, parts.data(), parts.size(), &count));
         for (uint64_t i = 0; i < count; i++) {
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
                 add_parts(model, sizes, subject.memory);
             else
                 model.add(sizes, subject.memory);
-            sh_plan_info plan = SH_PLAN_INFO_INIT;
+            auto plan = sh_sized<sh_plan_info>();
             model.schedule(1000, false);
             CHECK(sh_plan(model.runtime, nullptr, &plan));
             bound_ms =

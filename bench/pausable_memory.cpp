@@ -113,7 +113,7 @@ PausableMemory::Speed PausableMemory::measure_copies() const {
 }
 
 sh_occupancy_info PausableMemory::info() const {
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     check(sh_occupancy_get_info(device_, nullptr, &info), "reading the state of memory that pauses");
     return info;
 }

@@ -46,7 +46,7 @@ const std::vector<Group>& groups() {
 }
 
 struct BenchReport {
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    sh_device_caps caps = sh_sized<sh_device_caps>();
     std::uint64_t page_bytes = 0;
     bench::Link link;
     std::optional<bool> pinned;  // the memory that models are streamed from

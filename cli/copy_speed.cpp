@@ -110,7 +110,7 @@ private:
     }
 
     void acquire(sh_block block) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         check(sh_acquire(runtime_.get(), block, SH_STREAM_HOST, 0, &view), doing);
     }
 
@@ -133,7 +133,7 @@ public:
         use.block = block_ = register_block(runtime_.get(), memory.data(), bytes_, 0, doing);
         use.compute_ns = 1;
         set_order(runtime_.get(), {use}, doing);
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         check(sh_acquire(runtime_.get(), block_, SH_STREAM_HOST, 0, &view), doing);
         thread_ = std::thread([this] { work(); });
     }

@@ -23,8 +23,8 @@ namespace {
 struct DeviceReport {
     std::string name;
     std::string problem;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_device_caps caps = sh_sized<sh_device_caps>();
+    sh_memory_info memory = sh_sized<sh_memory_info>();
     std::optional<CopySpeed> speed;
     BusPlace place;
     std::vector<std::string> shares;  // "0000:16:00.0 with cuda:1": bridges whose link to the host it shares
@@ -33,7 +33,7 @@ struct DeviceReport {
 std::vector<sh_backend_info> list_backends() {
     std::uint64_t count = 0;
     check(sh_backend_list(nullptr, 0, &count), "backends");
-    sh_backend_info empty = SH_BACKEND_INFO_INIT;
+    auto empty = sh_sized<sh_backend_info>();
     std::vector<sh_backend_info> infos(count, empty);
     check(sh_backend_list(infos.data(), infos.size(), &count), "backends");
     infos.resize(std::min(count, infos.size()));

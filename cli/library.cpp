@@ -58,13 +58,13 @@ Device open_device(const DeviceRequest& request) {
 }
 
 sh_memory_info device_memory(sh_device* device) {
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     check(sh_device_get_memory(device, &info), "device memory");
     return info;
 }
 
 sh_device_caps device_capabilities(sh_device* device) {
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     check(sh_device_get_caps(device, &caps), "device capabilities");
     return caps;
 }
@@ -104,13 +104,13 @@ void set_order(sh_runtime* runtime, const std::vector<sh_use>& uses, std::string
 }
 
 sh_plan_info make_plan(sh_runtime* runtime, std::string_view doing, const sh_plan_options& options) {
-    sh_plan_info info = SH_PLAN_INFO_INIT;
+    auto info = sh_sized<sh_plan_info>();
     check(sh_plan(runtime, &options, &info), doing);
     return info;
 }
 
 sh_runtime_stats runtime_stats(sh_runtime* runtime) {
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     check(sh_runtime_get_stats(runtime, &stats), "statistics");
     return stats;
 }

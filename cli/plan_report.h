@@ -31,7 +31,7 @@ struct PlanReport {
     std::uint64_t page_bytes = 0;
     Order order = Order::forward;
     double compute_ms = 0;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_plan_info plan = sh_sized<sh_plan_info>();
     std::optional<sh_plan_info> plain;  // of a packed model: the plan for the plain one
     std::string smallest_budget_block;
     std::vector<BlockPart> parts;   // as BlockTable::blocks

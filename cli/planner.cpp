@@ -36,7 +36,7 @@ void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind
                bool plans) {
     check(sh_step_begin(runtime, kind.name.c_str()), "a step");
     for (const sh_use& use : uses) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         check(sh_acquire(runtime, use.block, stream.handle(), 0, &view), "a block");
         stream.compute(use.compute_ns);
         check(sh_release(runtime, use.block, stream.handle()), "a block");
@@ -150,7 +150,7 @@ std::vector<BlockPart> Planner::block_parts() const {
     std::vector<BlockPart> parts;
     parts.reserve(blocks_.size());
     for (const sh_block block : blocks_) {
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         check(sh_block_get_state(runtime_.get(), block, &state), "block");
         parts.push_back({state.resident_bytes, state.streamed_bytes});
     }

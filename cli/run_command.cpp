@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -37,24 +38,18 @@ namespace {
 // Records a trace of the process during its lifetime.
 class Trace {
 public:
-    explicit Trace(const std::string& path) : on_(!path.empty()) {
-        if (on_) check(sh_trace_start(path.c_str()), fmt::format("--trace {}", model::printable(path)));
+    explicit Trace(const std::string& path) {
+        if (!path.empty())
+            check(sh_trace_start(path.c_str(), &scope_), fmt::format("--trace {}", model::printable(path)));
     }
-    ~Trace() {
-        if (on_) sh_trace_stop();
-    }
+    ~Trace() { sh_scope_end(scope_); }
     Trace(const Trace&) = delete;
     Trace& operator=(const Trace&) = delete;
 
-    void stop() {
-        if (on_) {
-            on_ = false;
-            check(sh_trace_stop(), "--trace");
-        }
-    }
+    void stop() { check(sh_scope_end(std::exchange(scope_, nullptr)), "--trace"); }
 
 private:
-    bool on_;
+    sh_scope* scope_ = nullptr;
 };
 
 // The telemetry and the trace that a report is made of. Those that the user did not ask for are in a folder that the
@@ -180,19 +175,24 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
 
 void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace, Progress& progress,
             RunReport& report) {
-    const auto telemetry = [&](const char* path) {
-        if (!options.telemetry.empty())
-            check(sh_telemetry_open(session.runtime(), path),
-                  fmt::format("--telemetry {}", model::printable(options.telemetry)));
+    const auto tried = [&](sh_status status) {
+        check(status, fmt::format("--telemetry {}", model::printable(options.telemetry)));
     };
-    // Opened before anything is loaded, so that a mistake is reported at once. Opened again after loading, so that only
-    // timed steps have a line.
-    telemetry(options.telemetry.c_str());
+    sh_scope* telemetry = nullptr;
+    const auto start = [&] {
+        if (!options.telemetry.empty())
+            tried(sh_telemetry_start(session.runtime(), nullptr, options.telemetry.c_str(), &telemetry));
+    };
+    const auto stop = [&] { tried(sh_scope_end(std::exchange(telemetry, nullptr))); };
+    // Started before anything is loaded, so that a mistake is reported at once. Started again after loading, so that
+    // only timed steps have a line.
+    start();
     if (load(device, session, progress, report)) {
-        telemetry(options.telemetry.c_str());
+        stop();
+        start();
         time_steps(options, device, session, progress, report);
     }
-    telemetry(nullptr);
+    stop();
     trace.stop();
 }
 

@@ -29,7 +29,7 @@ struct RunReport {
     Order order = Order::forward;
     double compute_ms = 0;
     double measured_bytes_per_second = 0;  // to the device, in copies before the steps
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_plan_info plan = sh_sized<sh_plan_info>();
     std::uint64_t model_bytes = 0;  // W
     std::uint64_t budget_bytes = 0;
     std::uint64_t peak_device_bytes = 0;

@@ -95,7 +95,7 @@ bool StreamingSession::step(const Visit& visit) {
         }
         const StepUse& use = uses_[i];
         const sh_block block = blocks_[use.block];
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0)
             fail(status, use.block);
         if (use.compute_ns > 0) compute_.compute(use.compute_ns);

@@ -121,7 +121,7 @@ TrainingArm simulate(const char* name, const sh_training_step& step, const std::
     TrainingArm arm;
     arm.memory.name = name;
     arm.memory.points.assign(8 * step.activation_count + 2 * step.other_count, sh_memory_point(SH_MEMORY_POINT_INIT));
-    sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
+    auto plan = sh_sized<sh_activation_plan>();
     std::uint64_t count = 0;
     check(sh_simulate_activations(&step, fates.empty() ? nullptr : fates.data(), &plan, arm.memory.points.data(),
                                   arm.memory.points.size(), &count),
@@ -137,7 +137,7 @@ TrainingArm simulate(const char* name, const sh_training_step& step, const std::
 
 std::uint64_t bound_ns(sh_training_step step, std::uint64_t peak_bytes) {
     std::vector<std::uint32_t> fates(step.activation_count);
-    sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
+    auto plan = sh_sized<sh_activation_plan>();
     step.target_step_ns = 0;
     step.target_peak_bytes = peak_bytes;
     check(sh_plan_activations(&step, fates.data(), &plan), "the training step");
@@ -149,7 +149,7 @@ void make_plan(const training::RecordedStep& recorded, TrainingReport& report) {
     step.target_peak_bytes = report.target_peak_bytes;
     step.target_step_ns = report.target_step_ns;
     std::vector<std::uint32_t> fates(step.activation_count);
-    sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
+    auto plan = sh_sized<sh_activation_plan>();
     check(sh_plan_activations(&step, fates.data(), &plan), "the training step");
     report.meets_target = plan.meets_target != 0;
     report.least_peak_bytes = plan.least_peak_bytes;

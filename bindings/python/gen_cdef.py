@@ -22,9 +22,9 @@ HEADERS = [
     "streaming",
     "residency",
     "graph",
-    "telemetry",
     "activations",
     "spill",
+    "telemetry",
     "occupancy",
     "control",
 ]
@@ -76,7 +76,6 @@ RESULTS = [
     ("sh_activation_plan", "ActivationFigures", "What a plan for saved storages costs."),
     ("sh_occupancy_change", "OccupancyChange", "What a pause or a resume has done."),
     ("sh_occupancy_info", "OccupancyInfo", "A tag, or all tags of a device together."),
-    ("sh_control_info", "ControlInfo", "Where a control answers, and how often it did."),
 ]
 CLASS_OF_FIELD = {
     ("sh_device_caps", "flags"): "DeviceFlag",

@@ -48,7 +48,7 @@ sh_status check_margin(sh_device* device, std::size_t bytes) {
         margin = state().margin_bytes;
     }
     if (!margin) return SH_OK;
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     const sh_status status = sh_device_get_memory(device, &info);
     if (status < 0 || (info.free_bytes >= margin && info.free_bytes - margin >= bytes)) return status;
     return refuse(SH_ERROR_OUT_OF_DEVICE_MEMORY, "%zu bytes and a margin of %llu are more than the %llu that are free",
@@ -112,7 +112,7 @@ public:
 
 private:
     sh_status find_out(bool* away) const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         const sh_status status = sh_occupancy_get_info(device_, tag_, &info);
         *away = info.state == SH_OCCUPANCY_RELEASED;
         return status;

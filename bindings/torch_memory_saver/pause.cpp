@@ -52,7 +52,7 @@ public:
     // nullptr: all tags of allocations in a state. Those of runtimes stay.
     Names(sh_device* device, const char* tag, uint32_t state) {
         if (tag) {
-            infos_.push_back(SH_OCCUPANCY_INFO_INIT);
+            infos_.push_back(sh_sized<sh_occupancy_info>());
             std::snprintf(infos_[0].tag, sizeof infos_[0].tag, "%s", tag);
         } else {
             list(device);
@@ -89,7 +89,7 @@ private:
     void list(sh_device* device) {
         uint64_t count = 0;
         do {
-            infos_.assign(std::size_t(count), sh_occupancy_info(SH_OCCUPANCY_INFO_INIT));
+            infos_.assign(std::size_t(count), sh_sized<sh_occupancy_info>());
             if (sh_occupancy_list(device, infos_.data(), infos_.size(), &count) < 0) return infos_.clear();
         } while (count > infos_.size());
         infos_.resize(std::size_t(count));

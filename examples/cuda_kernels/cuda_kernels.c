@@ -72,7 +72,7 @@ int main(void) {
     for (int step = 0; step < STEPS; step++) { /* nothing here waits for the device */
         SH(sh_step_begin(runtime, NULL));
         for (int layer = 0; layer < LAYERS; layer++) {
-            sh_view view = SH_VIEW_INIT;
+            sh_view view = {.struct_size = sizeof(sh_view)};
             SH(sh_acquire(runtime, blocks[layer], (sh_stream)(uintptr_t)stream, 0, &view));
             void* arguments[] = {&x, &view.address};
             CUDA(cuLaunchKernel(add, N / 256, 1, 1, 256, 1, 1, 0, stream, arguments, NULL));
@@ -85,7 +85,7 @@ int main(void) {
     CUDA(cuMemcpyDtoH(result, x, sizeof result));
     for (int i = 0; i < N; i++)
         check(result[i] != STEPS * (float)(LAYERS * (LAYERS - 1) / 2 + LAYERS * (i % 7)), "the comparison");
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
     SH(sh_device_get_memory(device, &memory));
     check(memory.peak_bytes > options.budget_bytes, "the budget");
     puts("all sums are right, and the weights took at most 32 MiB of the card");

@@ -144,7 +144,7 @@ bool loaded_run(struct loaded* loaded, struct error* error) {
 
     if (!succeeded(sh_step_begin(loaded->runtime, NULL), loaded->model->name, error)) return false;
     for (struct block* block = loaded->blocks; block < loaded->blocks + loaded->count; block++) {
-        sh_view view = SH_VIEW_INIT;
+        sh_view view = {.struct_size = sizeof(sh_view)};
         if (!succeeded(sh_acquire(loaded->runtime, block->id, machine->stream, 0, &view), loaded->model->name, error) ||
             !compute(loaded, block, &view, error) ||
             !succeeded(sh_release(loaded->runtime, block->id, machine->stream), loaded->model->name, error) ||
@@ -156,14 +156,14 @@ bool loaded_run(struct loaded* loaded, struct error* error) {
 }
 
 bool loaded_stats(const struct loaded* loaded, sh_runtime_stats* out, struct error* error) {
-    *out = (sh_runtime_stats)SH_RUNTIME_STATS_INIT;
+    *out = (sh_runtime_stats){.struct_size = sizeof(sh_runtime_stats)};
     return succeeded(sh_runtime_get_stats(loaded->runtime, out), loaded->model->name, error);
 }
 
 bool loaded_present(const struct loaded* loaded, uint64_t* out_bytes, struct error* error) {
     *out_bytes = 0;
     for (size_t i = 0; i < loaded->count; i++) {
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        sh_block_state state = {.struct_size = sizeof(sh_block_state)};
         if (!succeeded(sh_block_get_state(loaded->runtime, loaded->blocks[i].id, &state), loaded->model->name, error))
             return false;
         *out_bytes += state.present_bytes;
@@ -180,7 +180,7 @@ bool loaded_fits(const struct loaded* loaded, const char* what, struct error* er
 
 bool loaded_whole(const struct loaded* loaded, uint64_t* out_bytes, struct error* error) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_plan_info plan = {.struct_size = sizeof(sh_plan_info)};
 
     options.flags = SH_PLAN_DRY_RUN;
     options.budget_bytes = UINT64_MAX; /* a budget without limit */

@@ -15,7 +15,7 @@ static bool is_of(const char* device, const char* backend) {
 
 bool machine_open(struct machine* machine, const struct options* options, struct error* error) {
     sh_device_options opened = SH_DEVICE_OPTIONS_INIT;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    sh_device_caps caps = {.struct_size = sizeof(sh_device_caps)};
     const bool sim = is_of(options->device, "sim");
     const double link = options->link_bytes_per_second > 0 ? options->link_bytes_per_second
                         : sim                              ? sim_link_bytes_per_second
@@ -57,7 +57,7 @@ bool machine_now(struct machine* machine, uint64_t* out_ns, struct error* error)
 }
 
 bool machine_memory(struct machine* machine, sh_memory_info* out, struct error* error) {
-    *out = (sh_memory_info)SH_MEMORY_INFO_INIT;
+    *out = (sh_memory_info){.struct_size = sizeof(sh_memory_info)};
     return succeeded(sh_device_get_memory(machine->device, out), "the device's memory", error);
 }
 

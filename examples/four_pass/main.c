@@ -15,12 +15,14 @@ static bool play(struct pipeline* pipeline, const struct options* options, struc
 
 static bool run(const struct options* options, struct error* error) {
     struct pipeline pipeline = {0};
+    sh_scope* trace = NULL;
 
-    if (options->trace != NULL && !succeeded(sh_trace_start(options->trace), options->trace, error)) return false;
+    if (options->trace != NULL && !succeeded(sh_trace_start(options->trace, &trace), options->trace, error))
+        return false;
     bool ok = play(&pipeline, options, error);
     pipeline_close(&pipeline);
     /* The trace is stopped after a failure too, because it shows what led to the failure. */
-    if (options->trace != NULL) ok = succeeded(sh_trace_stop(), options->trace, ok ? error : &(struct error){""}) && ok;
+    ok = succeeded(sh_scope_end(trace), options->trace, ok ? error : &(struct error){""}) && ok;
     if (!ok) return false;
     if (!promises_print(&pipeline.promises)) ok = error_set(error, "a promise was broken");
     if (fflush(stdout) != 0) ok = error_set(error, "standard output: %s", strerror(errno));

@@ -66,7 +66,7 @@ void pipeline_close(struct pipeline* pipeline) {
 static bool encode_more(struct pipeline* pipeline, struct error* error) {
     struct loaded* const encoder = &pipeline->models[TEXT_ENCODER];
     const unsigned more = pipeline->options->prompts - 1;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_plan_info plan = {.struct_size = sizeof(sh_plan_info)};
     sh_runtime_stats before, after;
 
     if (!succeeded(sh_plan(encoder->runtime, NULL, &plan), encoder->model->name, error)) return false;
@@ -104,7 +104,7 @@ static bool encode_text(struct pipeline* pipeline, struct error* error) {
 /** Stage 2. The transformer streams. Its resident part stays until the reservation is released. */
 static bool generate(struct pipeline* pipeline, struct error* error) {
     struct loaded* const transformer = &pipeline->models[TRANSFORMER];
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_plan_info plan = {.struct_size = sizeof(sh_plan_info)};
     sh_runtime_stats reserved;
     struct report report;
 
@@ -112,7 +112,8 @@ static bool generate(struct pipeline* pipeline, struct error* error) {
         /* There are no more prompts, so the text encoder gives its memory up. */
         !succeeded(sh_trim(pipeline->models[TEXT_ENCODER].runtime, 0, NULL), "the text encoder", error) ||
         !succeeded(sh_plan(transformer->runtime, NULL, &plan), transformer->model->name, error) ||
-        !succeeded(sh_reserve(transformer->runtime, 0, SH_PRIORITY_PRIMARY), "reserving", error) ||
+        !succeeded(sh_reserve(transformer->runtime, 0, SH_PRIORITY_PRIMARY, &pipeline->reservation), "reserving",
+                   error) ||
         !loaded_stats(transformer, &reserved, error))
         return false;
     pipeline->given_up_bytes = reserved.given_up_bytes;
@@ -204,8 +205,7 @@ bool pipeline_run(struct pipeline* pipeline, struct error* error) {
     if (!encode_text(pipeline, error) || !generate(pipeline, error) ||
         !upscale(pipeline, SPATIAL_UPSCALER, "3 spatial upscaling", error) ||
         !upscale(pipeline, TEMPORAL_UPSCALER, "4 temporal upscaling", error) || !check_reserved(pipeline, error) ||
-        !succeeded(sh_release_reservation(pipeline->models[TRANSFORMER].runtime), "releasing", error) ||
-        !check_always(pipeline, error))
+        !succeeded(sh_scope_end(pipeline->reservation), "releasing", error) || !check_always(pipeline, error))
         return false;
     if (pipeline->options->verify) check_contents(pipeline);
     return true;

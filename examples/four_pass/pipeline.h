@@ -15,6 +15,7 @@ struct pipeline {
     struct machine machine;
     struct loaded models[MODEL_COUNT];
     struct promises promises;
+    sh_scope* reservation;   /**< The transformer's. */
     uint64_t given_up_bytes; /**< Bytes that the transformer had given up when it was reserved. */
     uint64_t present_bytes;  /**< Bytes of the transformer's weights on the device at the end of base generation. */
 };

@@ -112,7 +112,7 @@ static bool allocate_gather(struct weights* weights, struct error* error) {
 
 static bool open_all(struct weights* weights, const struct safetensors* model, const struct weights_options* options,
                      struct error* error) {
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    sh_device_caps caps = {.struct_size = sizeof(sh_device_caps)};
 
     weights->model_bytes = model->tensor_bytes;
     weights->budget_bytes = options->budget_bytes;
@@ -170,7 +170,7 @@ bool weights_step_end(struct weights* weights, struct error* error) {
 /** Acquires a block on the calling thread and returns pointers to its tensors. */
 static bool acquire_block(struct weights* weights, sh_block block, const uint64_t* offsets, size_t count,
                           const float** out, struct error* error) {
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     const sh_status status = sh_acquire(weights->runtime, block, SH_STREAM_HOST, 0, &view);
 
     if (status < 0) return blocks_error(error, "acquiring a block", status);
@@ -230,7 +230,7 @@ static bool gather_from(struct weights* weights, const uint32_t* shards, size_t 
                         size_t count, float* rows, struct error* error) {
     for (size_t i = 0; i < shard_count; i++) {
         weights->chunk[i] = weights->blocks.shards[shards[i]];
-        weights->views[i] = (sh_view)SH_VIEW_INIT;
+        weights->views[i] = (sh_view){.struct_size = sizeof(sh_view)};
     }
     sh_status status =
         sh_acquire_many(weights->runtime, weights->chunk, shard_count, SH_STREAM_HOST, 0, weights->views);
@@ -257,8 +257,8 @@ bool weights_gather_words(struct weights* weights, const int32_t* ids, size_t co
 }
 
 bool weights_read_report(struct weights* weights, struct weights_report* out, struct error* error) {
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
     sh_status status = sh_runtime_get_stats(weights->runtime, &stats);
 
     if (status >= 0) status = sh_device_get_memory(weights->device, &memory);

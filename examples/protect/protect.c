@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     sh_device* device;
     sh_block blocks[PROTECTED];
+    sh_scope* protection;
     program = "protect";
     if (argc > 2) fail("usage", "protect [DEVICE]");
     options.budget_bytes = BUDGET;
@@ -42,7 +43,7 @@ int main(int argc, char** argv) {
     expect(stats_of(&model).ring_bytes > 0, "the model streams");
 
     for (int i = 0; i < PROTECTED; ++i) blocks[i] = model.blocks[protected_layers[i]];
-    check(sh_protect_blocks(model.runtime, blocks, PROTECTED));
+    check(sh_protect_blocks(model.runtime, blocks, PROTECTED, &protection));
     check(sh_plan(model.runtime, NULL, NULL));
     step_of(&model);
     expect(stays(&model), "the protected layers stay on the device as a whole");
@@ -60,7 +61,7 @@ int main(int argc, char** argv) {
     expect(loads(&model) == before, "none of them was loaded again");
     expect(memory_of(device).peak_bytes <= BUDGET, "the device never held more than its budget");
     destroy_model(&other);
-    check(sh_unprotect_blocks(model.runtime, blocks, PROTECTED));
+    check(sh_scope_end(protection));
     for (int i = 0; i < MODEL_LAYERS; ++i)
         if (info_of(&model, i).protections != 0) fail("a layer", "it is still protected");
     puts("without protection they are layers like the others");

@@ -41,7 +41,7 @@ void run(const std::string& device_name) {
     {
         std::vector<sh_block> blocks;
         for (const std::size_t layer : kProtected) blocks.push_back(model.blocks[layer]);
-        const stagehand::Protection protection = model.runtime.protect(blocks);
+        const stagehand::Scope protection = model.runtime.protect(blocks);
         model.runtime.plan();
         step(model);
         expect(stays(model), "the protected layers stay on the device as a whole");

@@ -26,7 +26,7 @@ static sh_scope* let_in(const struct model* guest, uint64_t bytes) {
 int main(int argc, char** argv) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     sh_device* device;
-    sh_scope* scope;
+    sh_scope *reservation, *scope;
     program = "reserve_and_guest";
     if (argc > 2) fail("usage", "reserve_and_guest [DEVICE]");
     options.budget_bytes = BUDGET;
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     expect(stats_of(&model).ring_bytes > 0, "the model streams");
 
     /* Reserve: no other model gets the memory that this model streams with. */
-    check(sh_reserve(model.runtime, 0, SH_PRIORITY_PRIMARY));
+    check(sh_reserve(model.runtime, 0, SH_PRIORITY_PRIMARY, &reservation));
     const uint64_t reserved = memory_of(device).reserved_bytes;
     expect(reserved > 0 && reserved <= MODEL_MOST, "it has reserved the memory that it streams with");
     expect(let_in(&guest, BUDGET - reserved / 2) == NULL, "a guest that needs a part of that memory is refused");
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     puts("a guest that fits has all its layers on the device");
     check(sh_scope_end(scope));
     expect(stats_of(&guest).held_bytes == 0, "the guest has left and holds nothing");
-    check(sh_release_reservation(model.runtime));
+    check(sh_scope_end(reservation));
     expect(memory_of(device).reserved_bytes == 0, "nothing is reserved");
 
     /* Keep resident: no other model takes memory from this model. */

@@ -40,7 +40,7 @@ void run(const std::string& device_name) {
     expect(model.runtime.stats().ring_bytes > 0, "the model streams");
     {
         // Reserve: no other model gets the memory that this model streams with.
-        const stagehand::Reservation reservation = model.runtime.reserve();
+        const stagehand::Scope reservation = model.runtime.reserve();
         const std::uint64_t reserved = device.memory().reserved_bytes;
         expect(reserved > 0 && reserved <= kModelMost, "it has reserved the memory that it streams with");
         expect(refused(model, guest, kBudget - reserved / 2), "a guest that needs a part of that memory is refused");

@@ -62,22 +62,21 @@ def main(device_name: str = "host") -> None:
         expect(model.stats().ring_bytes > 0, "the model streams")
 
         # Reserve: no other model gets the memory that this model streams with.
-        model.reserve_for_resident(priority=sh.ResidentPriority.PRIMARY)
-        reserved = device.memory().reserved_bytes
-        expect(0 < reserved <= MODEL_MOST, "it has reserved the memory that it streams with")
-        expect(refused(model, guest, BUDGET - reserved // 2), "a guest that needs a part of that memory is refused")
+        with model.reserve(priority=sh.ResidentPriority.PRIMARY):
+            reserved = device.memory().reserved_bytes
+            expect(0 < reserved <= MODEL_MOST, "it has reserved the memory that it streams with")
+            expect(refused(model, guest, BUDGET - reserved // 2), "a guest that needs a part of that memory is refused")
 
-        # Guest: the other model has all its layers on the device until the scope ends, and both models work.
-        with model.as_guest(guest):
-            step(guest, guests, guest_weights)
-            step(model, blocks, weights)
-            step(guest, guests, guest_weights)
-            expect(
-                all(block.info().present_bytes == LAYER_BYTES for block in guests),
-                "a guest that fits has all its layers on the device",
-            )
-        expect(guest.stats().held_bytes == 0, "the guest has left and holds nothing")
-        model.release_reservation()
+            # Guest: the other model has all its layers on the device until the scope ends, and both models work.
+            with model.as_guest(guest):
+                step(guest, guests, guest_weights)
+                step(model, blocks, weights)
+                step(guest, guests, guest_weights)
+                expect(
+                    all(block.info().present_bytes == LAYER_BYTES for block in guests),
+                    "a guest that fits has all its layers on the device",
+                )
+            expect(guest.stats().held_bytes == 0, "the guest has left and holds nothing")
         expect(device.memory().reserved_bytes == 0, "nothing is reserved")
 
         # Keep resident: no other model takes memory from this model.

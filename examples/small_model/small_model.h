@@ -77,7 +77,7 @@ static inline void step_of(const struct model* model) {
     unsigned char* there = allocate(LAYER_BYTES);
     check(sh_step_begin(model->runtime, NULL));
     for (int i = 0; i < model->layers; ++i) {
-        sh_view view = SH_VIEW_INIT;
+        sh_view view = {.struct_size = sizeof(sh_view)};
         check(sh_acquire(model->runtime, model->blocks[i], SH_STREAM_HOST, 0, &view));
         check(sh_read_block(model->runtime, model->blocks[i], SH_STREAM_HOST, 0, there, LAYER_BYTES));
         if (memcmp(there, model->weights[i], LAYER_BYTES) != 0) fail("a layer", "its bytes are wrong");
@@ -88,19 +88,19 @@ static inline void step_of(const struct model* model) {
 }
 
 static inline sh_block_state info_of(const struct model* model, int layer) {
-    sh_block_state info = SH_BLOCK_STATE_INIT;
+    sh_block_state info = {.struct_size = sizeof(sh_block_state)};
     check(sh_block_get_state(model->runtime, model->blocks[layer], &info));
     return info;
 }
 
 static inline sh_runtime_stats stats_of(const struct model* model) {
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
     check(sh_runtime_get_stats(model->runtime, &stats));
     return stats;
 }
 
 static inline sh_memory_info memory_of(sh_device* device) {
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
     check(sh_device_get_memory(device, &memory));
     return memory;
 }

@@ -122,7 +122,7 @@ static uint64_t step(sh_runtime* model, const sh_block* blocks, int file, const 
     for (size_t i = 0; i < count; ++i) {
         const uint64_t bytes = pieces[i].bytes;
         unsigned char *there = allocate(bytes, 1), *wanted = allocate(bytes, 1);
-        sh_view view = SH_VIEW_INIT;
+        sh_view view = {.struct_size = sizeof(sh_view)};
         check(sh_acquire(model, blocks[i], SH_STREAM_HOST, 0, &view));
         check(sh_read_block(model, blocks[i], SH_STREAM_HOST, 0, there, bytes));
         check(sh_release(model, blocks[i], SH_STREAM_HOST));
@@ -138,8 +138,8 @@ static uint64_t step(sh_runtime* model, const sh_block* blocks, int file, const 
 
 int main(int argc, char** argv) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
     sh_device* device;
     sh_runtime* model;
     uint64_t model_bytes = 0;

@@ -112,13 +112,6 @@ typedef struct sh_activation_plan {
     uint64_t least_peak_bytes; /**< With target_step_ns: a peak that no choice can beat. */
 } sh_activation_plan;
 
-#define SH_ACTIVATION_PLAN_INIT \
-    { sizeof(sh_activation_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_activation_plan_init(sh_activation_plan* plan) {
-    const sh_activation_plan initial = SH_ACTIVATION_PLAN_INIT;
-    *plan = initial;
-}
-
 /**
  * Chooses for each saved storage whether it is kept, spilled or computed again. A simulation of the step judges the
  * choice. It takes into account that only the storages that have left before the memory is fullest lower the peak. The

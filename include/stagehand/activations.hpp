@@ -16,7 +16,7 @@ inline namespace abi0 {
 // What becomes of each saved storage, and what that costs.
 struct ActivationPlan {
     std::vector<std::uint32_t> fates;  // SH_FATE_*, one for each storage
-    sh_activation_plan figures = SH_ACTIVATION_PLAN_INIT;
+    sh_activation_plan figures = sh_sized<sh_activation_plan>();
 };
 
 // `step` has the times, the link and the target. Its own storages and points are not used. `others` is the memory in
@@ -35,7 +35,7 @@ inline ActivationPlan plan_activations(sh_training_step step, Span<const sh_acti
 
 // What a choice of fates costs, and the memory in use over the step.
 struct SimulatedActivations {
-    sh_activation_plan figures = SH_ACTIVATION_PLAN_INIT;
+    sh_activation_plan figures = sh_sized<sh_activation_plan>();
     std::vector<sh_memory_point> memory;  // by time
 };
 

@@ -6,27 +6,32 @@
  *  - Names. A call in which a runtime acts on its blocks or its memory is sh_<verb>_<noun>(): sh_acquire(),
  *    sh_protect_blocks(), sh_reserve(). Every other call is sh_<object>_<verb>(): sh_device_open(), sh_step_begin(),
  *    sh_graph_enter(). Calls that read an object are sh_<object>_get_<noun>().
- *  - Structs. Every struct begins with `uint32_t struct_size`. The caller sets this field to the size of the struct, by
- *    SH_..._INIT or sh_..._init(). A field that is zero has its default. Structs only grow at their ends: the library
- *    reads and writes no more than struct_size bytes, so programs that were built with older headers keep working.
- *    Bytes that this library does not know must be zero, and so must fields that are named "reserved". All elements of
- *    an array of structs have the same struct_size. That size is also the distance between two elements. A plain value,
- *    which never gets another field, has no struct_size: sh_memory_range alone, and for backends sh_backend_range and
- *    sh_backend_digest.
+ *  - Structs. Every struct begins with `uint32_t struct_size`. The caller sets this field to the size of the struct:
+ *    in structs that the library reads, by SH_..._INIT or sh_..._init(); in structs that it writes, by
+ *    `sh_view view = {.struct_size = sizeof view}`, or in C++ `auto view = sh_sized<sh_view>()`. A field that is zero
+ *    has its default. Structs only grow at their ends: the library reads and writes no more than struct_size bytes, so
+ *    programs that were built with older headers keep working. Bytes that this library does not know must be zero, and
+ *    so must fields that are named "reserved". All elements of an array of structs have the same struct_size. That size
+ *    is also the distance between two elements. A plain value, which never gets another field, has no struct_size:
+ *    sh_memory_range alone, and for backends sh_backend_range and sh_backend_digest.
  *  - Outputs. Output arguments come last. A call writes its outputs only when it returns SH_OK, unless its comment says
  *    otherwise.
  *  - Numbers. Counts and sizes are uint64_t in arguments. Sizes are in bytes, times in nanoseconds.
  *  - Handles. A handle that is NULL, was destroyed, or belongs to another object gives SH_ERROR_INVALID_HANDLE, never a
  *    crash. Streams are the exception, because the driver owns them and need not notice an invalid stream.
+ *  - Scopes. What lasts until the caller ends it is a sh_scope: protections, reservations, guests, callbacks of pauses,
+ *    traces, telemetry, the monitor, the control. sh_scope_end() ends any of them.
  *  - States. SH_ERROR_BUSY names a state that ends without help from the caller, for example another runtime's step:
  *    try the call again later. SH_ERROR_INVALID_STATE names a state that the caller must end first, for example a view
  *    that it holds.
  *  - Every call. A call may return SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (a
  *    required pointer is NULL, a flag is unknown, or a count is above 2^32), SH_ERROR_FORKED,
  *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL. A call that lists SH_ERROR_BACKEND may also return
- *    SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED, SH_ERROR_DEVICE_LOST and SH_ERROR_RUNTIME_LOST. A call on a
- *    runtime may return SH_ERROR_CANCELLED if another thread destroys the runtime meanwhile. A comment names these
- *    statuses only if it has more to say about them.
+ *    SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED and SH_ERROR_DEVICE_LOST. A call on a runtime or its graphs
+ *    may return SH_ERROR_RUNTIME_LOST, and SH_ERROR_CANCELLED if another thread destroys the runtime meanwhile. A
+ *    comment names these statuses only if it has more to say about them.
+ *  - Experimental. What is marked @experimental may still change or go in any version, also after a freeze of the ABI:
+ *    helpers, packing, kinds of step, and the control. Everything else keeps its meaning as docs/abi-policy.md says.
  *  - Threads. Every function may be called from any thread, and from several at once, unless its comment has a line
  *    "@threads".
  *  - Waiting. A call "blocks" when the calling thread may wait for the device, for a file, or for a thread of the
@@ -152,6 +157,22 @@ typedef uint64_t sh_block;
 
 typedef struct sh_device sh_device;   /**< One physical device and its budget: see device.h. */
 typedef struct sh_runtime sh_runtime; /**< One model on a device: see runtime.h. */
+typedef struct sh_scope sh_scope;     /**< Something that lasts until sh_scope_end(). */
+
+/**
+ * Ends a scope, on any thread. Scopes may end in any order. The handle is stale after the call, even after an error but
+ * SH_ERROR_INVALID_STATE. NULL is ignored. The scope of a destroyed object has ended with it, and this call then only
+ * frees the handle.
+ * @retval SH_OK                  The scope has ended.
+ * @retval SH_ERROR_INVALID_STATE A callback must not end it: see sh_occupancy_add_callbacks() and sh_control_start().
+ *                                The scope goes on.
+ * @retval SH_ERROR_IO            The file of a trace or of telemetry could not be written. It is closed.
+ * @retval SH_ERROR_BACKEND       Dirty contents of a guest could not be written back: see sh_guest_begin().
+ * @blocks While a guest's dirty contents are written back, while a file is completed, and until callbacks and threads
+ *         of what ends have ended.
+ * \since 0.1
+ */
+SH_API sh_status sh_scope_end(sh_scope* scope);
 
 /** Returns the library's version at run time as major * 1,000,000 + minor * 1,000 + patch. @blocks Never. */
 SH_API uint32_t sh_version(void);
@@ -192,6 +213,14 @@ typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
 SH_API SH_MUST_CHECK sh_status sh_set_log(int32_t level, sh_log_fn log, void* user_data);
 
 #ifdef __cplusplus
+}
+
+/** A struct that the library writes: its struct_size is set, and all else is 0. */
+template <class Struct>
+Struct sh_sized() {
+    Struct made = Struct();
+    made.struct_size = uint32_t(sizeof(Struct));
+    return made;
 }
 #endif
 

@@ -20,9 +20,8 @@ extern "C" {
  *
  * Segments that SH_BLOCK_PACK has copied are loaded again from the library's copy, so that a change of the caller's
  * memory has no effect. A mutable block is read from the caller's memory from then on.
- * @retval SH_OK                 The blocks will be loaded again.
- * @retval SH_ERROR_BACKEND      The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+ * @retval SH_OK            The blocks will be loaded again.
+ * @retval SH_ERROR_BACKEND The driver failed.
  * @blocks Never.
  * \since 0.1
  */
@@ -40,7 +39,6 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
  * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
  *                                that uses a block has been entered.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until these uses have ended.
  * \since 0.1
  */
@@ -57,13 +55,12 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
  * plan, if no view is held and no graph holds the plan. After a failure, nothing has changed.
  * @param segments As in sh_block_desc. Copied.
  * @param count    Number of segments. 0: no byte of the block is defined from then on.
- * @retval SH_OK                       The block has the new segments.
- * @retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
- * @retval SH_ERROR_INVALID_STATE      No update of the block has begun, or another thread has ended it meanwhile; a
- *                                     capture is under way; or a graph uses the block: destroy the graph first.
- * @retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
- * @retval SH_ERROR_BACKEND            The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
+ * @retval SH_OK                     The block has the new segments.
+ * @retval SH_ERROR_INVALID_ARGUMENT A segment is wrong. The text names the block and the field.
+ * @retval SH_ERROR_INVALID_STATE    No update of the block has begun, or another thread has ended it meanwhile; a
+ *                                   capture is under way; or a graph uses the block: destroy the graph first.
+ * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
+ * @retval SH_ERROR_BACKEND          The driver failed.
  * @blocks As sh_register_blocks().
  * \since 0.2
  */
@@ -92,7 +89,6 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_end(sh_runtime* runtime, const s
  * Each acquire after which the engine changes contents needs its own mark.
  * @retval SH_OK                  The block is marked.
  * @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Never.
  * \since 0.1
  */
@@ -107,7 +103,6 @@ SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block
  * @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
  *                                written.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the contents are written.
  * \since 0.1
  */

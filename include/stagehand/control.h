@@ -1,5 +1,6 @@
 /*
- * Control: other processes release the memory of sh_alloc() and of runtimes, and bring it back, by HTTP.
+ * Control (experimental: see base.h): other processes release the memory of sh_alloc() and of runtimes, and bring it
+ * back, by HTTP.
  *
  * sh_control_start() makes a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
  * requests are those that inference servers use for this purpose: /release_memory_occupation and
@@ -17,8 +18,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct sh_control sh_control; /**< A server that answers requests for a device. */
 
 /** The address that requests come to, and the token that they must have. */
 typedef struct sh_control_options {
@@ -42,21 +41,12 @@ static inline void sh_control_options_init(sh_control_options* options) {
     *options = initial;
 }
 
-/** The address at which a control answers, and its counters. */
+/** The address at which a control answers. */
 typedef struct sh_control_info {
     uint32_t struct_size;
     uint32_t port;     /**< The TCP port. 0: a Unix socket. */
     char address[128]; /**< The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431". */
-    uint64_t requests; /**< Requests that were answered, except those that were too large or not HTTP. */
-    uint64_t failures; /**< The part of `requests` that was answered with a status of 400 or more. */
 } sh_control_info;
-
-#define SH_CONTROL_INFO_INIT \
-    { sizeof(sh_control_info), 0, {0}, 0, 0 }
-static inline void sh_control_info_init(sh_control_info* info) {
-    const sh_control_info initial = SH_CONTROL_INFO_INIT;
-    *info = initial;
-}
 
 /**
  * Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
@@ -65,41 +55,27 @@ static inline void sh_control_info_init(sh_control_info* info) {
  * way for others.
  *
  * A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
- * removes the socket. A forked child does not answer. Requests get an error after the device is closed, until
- * sh_control_stop().
- * @param options     NULL: a Unix socket at the default path.
- * @param out_control Belongs to the caller, who ends it with sh_control_stop().
+ * removes the socket. A forked child does not answer. Requests get an error after the device is closed.
+ *
+ * The end of the scope closes all connections, and removes the socket. Requests that have begun to pause or resume go
+ * on to their end, and it waits for them; requests that have not begun do nothing. In a callback of
+ * sh_occupancy_add_callbacks() during a request of this control, sh_scope_end() returns SH_ERROR_INVALID_STATE, and the
+ * control goes on.
+ * @param options   NULL: a Unix socket at the default path.
+ * @param out_info  May be NULL.
+ * @param out_scope sh_scope_end() ends the control. Must not be NULL.
  * @retval SH_OK                     Requests are answered.
  * @retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
  *                                   wrong size or character. The text has the address.
  * @retval SH_ERROR_IO               The socket could not be made. The text names the fault.
  * @retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
  *                                   were tried.
+ * @experimental
  * @blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_control_start(sh_device* device, const sh_control_options* options,
-                                                sh_control** out_control);
-
-/**
- * Reads the address at which a control answers, and its counters.
- * @retval SH_OK The struct is written.
- * @blocks Never.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info);
-
-/**
- * Ends a control: closes all connections, and removes the socket. Requests that have begun to pause or resume go on to
- * their end; requests that have not begun do nothing.
- * @param control NULL is ignored.
- * @retval SH_OK                  No thread of the control runs any more.
- * @retval SH_ERROR_INVALID_STATE A callback of sh_occupancy_add_callbacks() made the call during a request of this
- *                                control. The control goes on.
- * @blocks Until a pause or resume that a request has begun has ended.
- * \since 0.2
- */
-SH_API sh_status sh_control_stop(sh_control* control);
+                                                sh_control_info* out_info, sh_scope** out_scope);
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,9 @@
 #define STAGEHAND_CONTROL_HPP
 
 #include <string>
-#include <utility>
 
 #include "device.hpp"
-#include "error.hpp"
+#include "scope.hpp"
 
 namespace stagehand {
 inline namespace abi0 {
@@ -16,42 +15,25 @@ inline namespace abi0 {
 class Control {
 public:
     // A Unix socket at the default path.
-    explicit Control(const Device& device) { check(sh_control_start(device.get(), nullptr, &control_)); }
+    explicit Control(const Device& device)
+        : scope_([&](sh_scope** out) { return sh_control_start(device.get(), nullptr, &info_, out); }) {}
     // An empty token: none, which a Unix socket allows.
-    Control(const Device& device, const std::string& address, const std::string& token = {}) {
-        sh_control_options options = SH_CONTROL_OPTIONS_INIT;
-        options.address = address.c_str();
-        options.token = token.empty() ? nullptr : token.c_str();
-        check(sh_control_start(device.get(), &options, &control_));
-    }
-    Control(Control&& other) noexcept : control_(other.release()) {}
-    Control& operator=(Control&& other) noexcept {
-        if (this != &other) {
-            ignore(sh_control_stop(control_));
-            control_ = other.release();
-        }
-        return *this;
-    }
-    ~Control() { ignore(sh_control_stop(control_)); }
+    Control(const Device& device, const std::string& address, const std::string& token = {})
+        : scope_([&](sh_scope** out) {
+              sh_control_options options = SH_CONTROL_OPTIONS_INIT;
+              options.address = address.c_str();
+              options.token = token.empty() ? nullptr : token.c_str();
+              return sh_control_start(device.get(), &options, &info_, out);
+          }) {}
 
-    sh_control* get() const noexcept { return control_; }
-    // Gives the control to the caller, who stops it.
-    sh_control* release() noexcept { return std::exchange(control_, nullptr); }
-
-    sh_control_info info() const {
-        sh_control_info info = SH_CONTROL_INFO_INIT;
-        check(sh_control_get_info(control_, &info));
-        return info;
-    }
-    std::string address() const { return info().address; }
-    // Stops now. The owner keeps the control if this throws.
-    void stop() {
-        check(sh_control_stop(control_));
-        control_ = nullptr;
-    }
+    const sh_control_info& info() const noexcept { return info_; }
+    std::string address() const { return info_.address; }
+    // Stops now. The control goes on if this throws.
+    void stop() { scope_.end(); }
 
 private:
-    sh_control* control_ = nullptr;
+    sh_control_info info_ = sh_sized<sh_control_info>();
+    Scope scope_;
 };
 
 }  // namespace abi0

@@ -35,7 +35,7 @@ enum {
     SH_HOST_PINNED = 2
 };
 enum {
-    /** The device's link may bring weights of others of its backend: see sh_device_options.helpers. */
+    /** The device's link may bring weights of others of its backend: see sh_device_options.helpers. @experimental */
     SH_HELPS_OTHERS = 1
 };
 /** Host memory comes from any NUMA node. */
@@ -108,9 +108,9 @@ typedef struct sh_device_options {
 
         Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
         of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
-        device's own link. The text is copied. NULL, "": none. \since 0.2 */
+        device's own link. The text is copied. NULL, "": none. @experimental \since 0.2 */
     const char* helpers;
-    uint32_t device_flags; /**< SH_HELPS_OTHERS or 0. \since 0.2 */
+    uint32_t device_flags; /**< SH_HELPS_OTHERS or 0. @experimental \since 0.2 */
     uint32_t reserved;     /**< 0. \since 0.2 */
 } sh_device_options;
 
@@ -189,13 +189,6 @@ typedef struct sh_memory_info {
     uint64_t headroom_bytes;
 } sh_memory_info;
 
-#define SH_MEMORY_INFO_INIT \
-    { sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_memory_info_init(sh_memory_info* info) {
-    const sh_memory_info initial = SH_MEMORY_INFO_INIT;
-    *info = initial;
-}
-
 /**
  * Reads the memory figures.
  * @retval SH_OK            The figures are written.
@@ -255,15 +248,6 @@ typedef struct sh_device_caps {
     char bus_id[32];
 } sh_device_caps;
 
-#define SH_DEVICE_CAPS_INIT                                                     \
-    {                                                                           \
-        sizeof(sh_device_caps), 0, 0, 0, {0}, {0}, {0}, 0, 0, 0, 0, 0, 0, { 0 } \
-    }
-static inline void sh_device_caps_init(sh_device_caps* caps) {
-    const sh_device_caps initial = SH_DEVICE_CAPS_INIT;
-    *caps = initial;
-}
-
 /**
  * Reads the properties and abilities of the device.
  * @retval SH_OK The struct is written.
@@ -290,15 +274,6 @@ typedef struct sh_backend_info {
     char path[512];   /**< File of the plugin, cut to fit. Empty if the backend is built in, or no file was found. */
     char reason[512]; /**< Reason why the backend does not work. Empty if it works. */
 } sh_backend_info;
-
-#define SH_BACKEND_INFO_INIT                              \
-    {                                                     \
-        sizeof(sh_backend_info), 0, 0, 0, {0}, {0}, { 0 } \
-    }
-static inline void sh_backend_info_init(sh_backend_info* info) {
-    const sh_backend_info initial = SH_BACKEND_INFO_INIT;
-    *info = initial;
-}
 
 /**
  * Lists all backends: those built in, "cuda" and "hip", and every plugin that is found. Backends that do not work are

@@ -37,13 +37,13 @@ public:
     sh_device* release() noexcept { return std::exchange(device_, nullptr); }
 
     sh_memory_info memory() const {
-        sh_memory_info info = SH_MEMORY_INFO_INIT;
+        auto info = sh_sized<sh_memory_info>();
         check(sh_device_get_memory(device_, &info));
         return info;
     }
     void set_budget(std::uint64_t bytes) { check(sh_device_set_budget(device_, bytes)); }
     sh_device_caps capabilities() const {
-        sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+        auto caps = sh_sized<sh_device_caps>();
         check(sh_device_get_caps(device_, &caps));
         return caps;
     }
@@ -55,12 +55,12 @@ public:
 
     // Tags of allocations (occupancy.hpp). Without options all tags are meant.
     sh_occupancy_change pause(const sh_pause_options& options = SH_PAUSE_OPTIONS_INIT) {
-        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        auto change = sh_sized<sh_occupancy_change>();
         check(sh_pause(device_, &options, &change));
         return change;
     }
     sh_occupancy_change resume(const sh_resume_options& options = SH_RESUME_OPTIONS_INIT) {
-        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        auto change = sh_sized<sh_occupancy_change>();
         check(sh_resume(device_, &options, &change));
         return change;
     }
@@ -73,7 +73,7 @@ public:
         options.tag_count = tags.size();
         options.contents = contents;
         options.flags = flags;
-        return tags.empty() ? sh_occupancy_change(SH_OCCUPANCY_CHANGE_INIT) : pause(options);
+        return tags.empty() ? sh_sized<sh_occupancy_change>() : pause(options);
     }
     // An empty set of tags resumes nothing here, but it means all tags in the C interface. `flags`: SH_OCCUPANCY_*.
     sh_occupancy_change resume(Span<const char* const> tags, std::uint32_t flags = 0) {
@@ -81,7 +81,7 @@ public:
         options.tags = tags.data();
         options.tag_count = tags.size();
         options.flags = flags;
-        return tags.empty() ? sh_occupancy_change(SH_OCCUPANCY_CHANGE_INIT) : resume(options);
+        return tags.empty() ? sh_sized<sh_occupancy_change>() : resume(options);
     }
     sh_occupancy_info occupancy() const { return occupancy_of(nullptr); }
     sh_occupancy_info occupancy(const std::string& tag) const { return occupancy_of(tag.c_str()); }
@@ -89,7 +89,7 @@ public:
     std::vector<sh_occupancy_info> occupancies() const {
         std::uint64_t count = 0;
         check(sh_occupancy_list(device_, nullptr, 0, &count));
-        std::vector<sh_occupancy_info> infos(std::size_t(count), sh_occupancy_info(SH_OCCUPANCY_INFO_INIT));
+        std::vector<sh_occupancy_info> infos(std::size_t(count), sh_sized<sh_occupancy_info>());
         check(sh_occupancy_list(device_, infos.data(), infos.size(), &count));
         return infos;
     }
@@ -106,7 +106,7 @@ public:
 
 private:
     sh_occupancy_info occupancy_of(const char* tag) const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         check(sh_occupancy_get_info(device_, tag, &info));
         return info;
     }

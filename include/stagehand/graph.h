@@ -60,7 +60,6 @@ typedef struct sh_graph sh_graph;
  *                                   does not fail because other runtimes hold part of the share.
  * @retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
  * @retval SH_ERROR_BACKEND          The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Never.
  * \since 0.1
  */
@@ -78,7 +77,6 @@ SH_API SH_MUST_CHECK sh_status sh_capture_begin(sh_runtime* runtime, sh_stream s
  *                                not NULL. The capture goes on.
  * @retval SH_ERROR_BACKEND       The driver failed now, or in an earlier call of the capture that launches depend on.
  *                                The capture has ended and there is no graph.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Never.
  * \since 0.1
  */
@@ -104,8 +102,6 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, launches included: see
  *                                   sh_acquire(). The next call returns SH_ERROR_STALE if the graph must be captured
  *                                   again.
- * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
  *         that unpacks weights also waits until workers have issued the runtime's other loads.
  * \since 0.1
@@ -117,9 +113,8 @@ SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream)
  * runtime comes after the launch.
  * @retval SH_OK                  The graph is left.
  * @retval SH_ERROR_INVALID_STATE The graph was not entered on this stream. Or the stream captures: the graph is left.
- * @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
+ * @retval SH_ERROR_IO            The file of sh_telemetry_start() could not be written. The graph is left.
  * @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Never, except for a stream that the runtime cannot note (after an error, or beyond 64 streams).
  * \since 0.1
  */

@@ -1,6 +1,16 @@
 /*
  * Occupancy: an engine's own device memory, which leaves the device and comes back at the same addresses.
  *
+ *     sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+ *     options.tag = "weights";
+ *     sh_alloc(device, bytes, &options, &address);
+ *     ...                             // the engine computes
+ *     sh_pause(device, NULL, NULL);   // the driver has the memory, and host memory the contents
+ *     ...                             // others use the device
+ *     sh_resume(device, NULL, NULL);  // the same contents at the same address
+ *     ...
+ *     sh_free(device, address);
+ *
  * The engine allocates device memory with sh_alloc(), and gives each allocation a tag, for example "weights" or
  * "kv_cache". sh_pause() puts the contents of tags into host memory and gives their device memory back to the driver.
  * The addresses stay reserved. sh_resume() takes device memory again, at the same addresses and with the same contents.
@@ -26,10 +36,9 @@
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * Only one call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_read(), sh_occupancy_trim(),
- * sh_occupancy_add_callbacks() or sh_occupancy_remove_callbacks() runs at a time on each device.
- * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
- * callback that the library calls on behalf of one of them.
+ * Only one call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_read(), sh_occupancy_trim() or
+ * sh_occupancy_add_callbacks() runs at a time on each device. Further calls wait until it has ended. None of them may
+ * be called by a function that runs on a stream, nor by a callback that the library calls on behalf of one of them.
  */
 #ifndef STAGEHAND_OCCUPANCY_H
 #define STAGEHAND_OCCUPANCY_H
@@ -67,7 +76,7 @@ typedef struct sh_alloc_options {
     const char* tag;   /**< 1 to 63 bytes, and not the tag of a runtime. NULL: "default". */
     uint32_t flags;    /**< SH_ALLOC_* */
     /** SH_FORMAT_* of most elements of the contents: they cross the link packed in pauses, without loss. 0: as they
-        are. A device that does not pack copies them as they are. \since 0.2 */
+        are. A device that does not pack copies them as they are. @experimental \since 0.2 */
     uint32_t format;
 } sh_alloc_options;
 
@@ -87,13 +96,12 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
  *                    others. The host may cast it to a pointer if the device has SH_DEVICE_HOST_ADDRESSABLE. The memory
  *                    belongs to the caller, who returns it with sh_free().
- * @retval SH_OK                         The memory is there.
- * @retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
- * @retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
- * @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
- * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end.
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
- * @retval SH_ERROR_BACKEND              The driver failed.
+ * @retval SH_OK                     The memory is there.
+ * @retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0, or an option is out of range. The text names the option.
+ * @retval SH_ERROR_INVALID_STATE    The tag is released: resume it first.
+ * @retval SH_ERROR_BUDGET           The budget of the device leaves too little. The text names the figures.
+ * @retval SH_ERROR_BUSY             Runtimes hold part of the memory until their steps and views end.
+ * @retval SH_ERROR_BACKEND          The driver failed.
  * @blocks While runtimes give memory up, and while another call of this header runs on the device.
  * \since 0.2
  */
@@ -105,9 +113,9 @@ SH_API SH_MUST_CHECK sh_status sh_alloc(sh_device* device, uint64_t bytes, const
  * cudaFree() does, if the memory's tag runs. The caller waits before this call if the backend cannot wait for that work
  * (see sh_pause()). The call waits for nothing if the tag is released, and the contents in host memory are lost.
  * @param address From sh_alloc(). 0 is ignored.
- * @retval SH_OK                          The memory is freed.
- * @retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
- * @retval SH_ERROR_BACKEND               The driver failed to wait. Nothing is freed.
+ * @retval SH_OK                     The memory is freed.
+ * @retval SH_ERROR_INVALID_ARGUMENT No allocation begins at this address.
+ * @retval SH_ERROR_BACKEND          The driver failed to wait. Nothing is freed.
  * @blocks Until the work has ended, and while another call of this header runs on the device.
  * \since 0.2
  */
@@ -198,13 +206,6 @@ typedef struct sh_occupancy_change {
                                 sh_alloc_options.format. \since 0.2 */
 } sh_occupancy_change;
 
-#define SH_OCCUPANCY_CHANGE_INIT \
-    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0, 0 }
-static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
-    const sh_occupancy_change initial = SH_OCCUPANCY_CHANGE_INIT;
-    *change = initial;
-}
-
 /**
  * Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
  * copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. The driver
@@ -227,19 +228,19 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * again, if a pause names a format for which the memory of the pause before has no room.
  * @param options    NULL: all tags that run.
  * @param out_change May be NULL.
- * @retval SH_OK                       The tags are released.
- * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name. Or the calling
- *                                     thread uses blocks of a runtime, and has to end that first: the text names a step
- *                                     that is under way, views that are held, or a graph that is entered or captured.
- * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
- * @retval SH_ERROR_BUSY               Other threads use blocks of a runtime in this way. Or another call runs, and the
- *                                     flags have SH_OCCUPANCY_NO_WAIT.
- * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
- * @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
- * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
- * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
- *                                     their contents.
+ * @retval SH_OK                     The tags are released.
+ * @retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE    A tag that was named is released already. The text has the name. Or the calling
+ *                                   thread uses blocks of a runtime, and has to end that first: the text names a step
+ *                                   that is under way, views that are held, or a graph that is entered or captured.
+ * @retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
+ * @retval SH_ERROR_BUSY             Other threads use blocks of a runtime in this way. Or another call runs, and the
+ *                                   flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_CALLBACK         A callback refused the pause. The text has its message.
+ * @retval SH_ERROR_IO               A file could not be made or written. The text has the folder. The tags run.
+ * @retval SH_ERROR_UNSUPPORTED      The device does not map memory by pages, or its backend cannot wait for all work.
+ * @retval SH_ERROR_BACKEND          The driver failed. The text tells whether the tags run, or are released with all
+ *                                   their contents.
  * @blocks Until the work and the copies have ended, and while another call of this header runs on the device.
  * \since 0.2
  */
@@ -256,16 +257,15 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
  * graphs makes a new plan for its share.
  * @param options    NULL: all tags that are released.
  * @param out_change May be NULL.
- * @retval SH_OK                         The tags run.
- * @retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE        A tag that was named is not released. The text has the name.
- * @retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
- * @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
- * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
- *                                       call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
- * @retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
- * @retval SH_ERROR_BACKEND              The driver failed.
+ * @retval SH_OK                     The tags run.
+ * @retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE    A tag that was named is not released. The text has the name.
+ * @retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
+ * @retval SH_ERROR_BUDGET           The budget of the device leaves too little. The text names the figures.
+ * @retval SH_ERROR_BUSY             Runtimes hold part of the memory until their steps and views end. Or another
+ *                                   call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_IO               A file that keeps contents could not be read. The text has its folder.
+ * @retval SH_ERROR_BACKEND          The driver failed.
  * @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
  *         device.
  * \since 0.2
@@ -298,13 +298,6 @@ typedef struct sh_occupancy_info {
     uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */
     uint64_t file_bytes;   /**< Room in files that is kept for contents, staged or not. */
 } sh_occupancy_info;
-
-#define SH_OCCUPANCY_INFO_INIT \
-    { sizeof(sh_occupancy_info), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_occupancy_info_init(sh_occupancy_info* info) {
-    const sh_occupancy_info initial = SH_OCCUPANCY_INFO_INIT;
-    *info = initial;
-}
 
 /**
  * Reads the state and the figures of a tag.
@@ -384,7 +377,9 @@ typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, 
  * device (steps and views). The other functions of this header return SH_ERROR_INVALID_STATE.
  * @param before_pause May be NULL.
  * @param after_resume May be NULL.
- * @param out_id       For sh_occupancy_remove_callbacks(). May be NULL: the callbacks stay until the device is closed.
+ * @param out_scope    sh_scope_end() removes the callbacks: they are not called any more when it has returned. A
+ *                     callback that ends it gets SH_ERROR_INVALID_STATE, and they stay. NULL: they stay until the
+ *                     device is closed.
  * @retval SH_OK                     The callbacks are called from now on.
  * @retval SH_ERROR_INVALID_ARGUMENT Both callbacks are NULL.
  * @retval SH_ERROR_INVALID_STATE    A callback made the call.
@@ -393,17 +388,7 @@ typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, 
  */
 SH_API SH_MUST_CHECK sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
                                                           sh_after_resume_fn after_resume, void* user_data,
-                                                          uint64_t* out_id);
-
-/**
- * Removes callbacks. They are not called any more when the call returns.
- * @retval SH_OK                  The callbacks are gone.
- * @retval SH_ERROR_NOT_FOUND     There are no callbacks with this id on the device.
- * @retval SH_ERROR_INVALID_STATE A callback made the call.
- * @blocks While another call of this header runs on the device.
- * \since 0.2
- */
-SH_API sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);
+                                                          sh_scope** out_scope);
 
 #ifdef __cplusplus
 }

@@ -81,17 +81,17 @@ public:
 
     // One of the functions may be empty.
     PauseCallbacks(const Device& device, Function before_pause, Function after_resume = Function())
-        : device_(device.get()), functions_(new Functions{std::move(before_pause), std::move(after_resume)}) {
-        check(sh_occupancy_add_callbacks(device_, functions_->before ? call_before : nullptr,
-                                         functions_->after ? call_after : nullptr, functions_.get(), &id_));
+        : functions_(new Functions{std::move(before_pause), std::move(after_resume)}) {
+        check(sh_occupancy_add_callbacks(device.get(), functions_->before ? call_before : nullptr,
+                                         functions_->after ? call_after : nullptr, functions_.get(), &scope_));
     }
-    PauseCallbacks(PauseCallbacks&& other) noexcept = default;
+    PauseCallbacks(PauseCallbacks&& other) noexcept
+        : functions_(std::move(other.functions_)), scope_(std::exchange(other.scope_, nullptr)) {}
     PauseCallbacks& operator=(PauseCallbacks&& other) noexcept {
         if (this != &other) {
             drop();
-            device_ = other.device_;
             functions_ = std::move(other.functions_);
-            id_ = other.id_;
+            scope_ = std::exchange(other.scope_, nullptr);
         }
         return *this;
     }
@@ -122,14 +122,12 @@ private:
     }
     void drop() noexcept {
         // One of the functions itself cannot end the calls: they go on.
-        if (functions_ && sh_occupancy_remove_callbacks(device_, id_) == SH_ERROR_INVALID_STATE)
-            static_cast<void>(functions_.release());
+        if (sh_scope_end(scope_) == SH_ERROR_INVALID_STATE) static_cast<void>(functions_.release());
         functions_.reset();
     }
 
-    sh_device* device_;
     std::unique_ptr<Functions> functions_;
-    std::uint64_t id_ = 0;
+    sh_scope* scope_ = nullptr;
 };
 
 }  // namespace abi0

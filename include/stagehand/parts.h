@@ -52,13 +52,6 @@ typedef struct sh_part {
     uint64_t bytes;  /**< Size of the part. */
 } sh_part;
 
-#define SH_PART_INIT \
-    { sizeof(sh_part), 0, 0, 0, 0 }
-static inline void sh_part_init(sh_part* part) {
-    const sh_part initial = SH_PART_INIT;
-    *part = initial;
-}
-
 /**
  * Divides a block into parts of nearly equal size, and registers each part as a block of its own, all or none. The
  * parts have device addresses of their own, and are acquired, released and unregistered like other blocks. Only the

@@ -27,38 +27,28 @@ extern "C" {
 #endif
 
 /**
- * Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
- * takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
- * on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
- * blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
- * other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
- * An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
- * sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
- * once.
+ * Protects blocks: all of them, or none after an error. The contents of protected blocks in resident parts, and in
+ * memory for blocks outside the order, stay on the device. Neither other runtimes nor other blocks of this runtime take
+ * their memory. New plans put protected blocks on the device first, and put them there whole if the runtime's share has
+ * room. Protection takes no memory from other runtimes, so call sh_reserve() first. Leave enough memory for the largest
+ * unprotected block outside the order. An acquire of such a block returns SH_ERROR_HELD if too little memory is left
+ * for it. Protection does not prevent sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the
+ * memory. Protections of a block are counted.
+ * @param blocks    Copied. A block may occur more than once.
+ * @param out_scope sh_scope_end() takes the protection back. NULL: it lasts as long as the blocks.
  * @retval SH_OK The blocks are protected.
  * @blocks Never.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                                 sh_scope** out_scope);
 
 /**
- * Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
- * @retval SH_OK                  The protections have ended.
- * @retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
- * @blocks Never.
- * \since 0.1
- */
-SH_API sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-
-/** A scope: a protection or a guest's stay that lasts until sh_scope_end(). */
-typedef struct sh_scope sh_scope;
-
-/**
- * Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
- * resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
- * a warning if the runtime has no blocks.
- * @param out_scope The caller ends the scope on success with sh_scope_end(), on any thread.
- * @retval SH_OK The scope has begun.
+ * Keeps a runtime's device memory: other runtimes cannot take it. New plans keep the resident parts as long as the
+ * runtime's own order leaves room for them. Scopes nest and are counted. The library logs a warning if the runtime has
+ * no blocks.
+ * @param out_scope sh_scope_end() ends this. NULL: it lasts as long as the runtime.
+ * @retval SH_OK The runtime keeps its memory.
  * @blocks Never.
  * \since 0.1
  */
@@ -77,38 +67,27 @@ enum {
 /**
  * Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
  * runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
- * reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
- * steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
- * the runtime.
- * @param bytes    Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
- *                 uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
- *                 no plan. This is all the memory that is of use to the runtime, so leave room for guests with
- *                 sh_runtime_options.max_bytes, or name a number.
- * @param priority SH_PRIORITY_*
- * @retval SH_OK                         The memory is reserved.
- * @retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
- * @retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
- *                                       guests, and the memory that other runtimes need to run. The text names the
- *                                       figures. The earlier reservation stays.
- * @retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
- * @retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
- * @retval SH_ERROR_BACKEND              The driver failed.
- * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * reservation: a further call puts another one in its place, and the end of the earlier scope then has no effect. The
+ * runtime gets missing memory from runtimes between steps at once, and from others at the end of their steps.
+ * @param bytes     Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
+ *                  uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there
+ *                  is no plan. This is all the memory that is of use to the runtime, so leave room for guests with
+ *                  sh_runtime_options.max_bytes, or name a number.
+ * @param priority  SH_PRIORITY_*
+ * @param out_scope sh_scope_end() ends the reservation. NULL: it lasts as long as the runtime.
+ * @retval SH_OK                     The memory is reserved.
+ * @retval SH_ERROR_INVALID_ARGUMENT `priority` is not a priority.
+ * @retval SH_ERROR_BUDGET           The reservation does not fit beside reserved and protected memory, memory of
+ *                                   guests, and the memory that other runtimes need to run. The text names the
+ *                                   figures. The earlier reservation stays.
+ * @retval SH_ERROR_INVALID_STATE    `bytes` is 0, and no order is known or sh_plan() returns this error.
+ * @retval SH_ERROR_BUSY             `bytes` is 0, and sh_plan() returns this error.
+ * @retval SH_ERROR_BACKEND          The driver failed.
  * @blocks While it plans and while other runtimes give memory up.
  * @threads Not from a callback of the library.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority);
-
-/**
- * Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
- * @retval SH_OK The runtime has no reservation.
- * @blocks Never.
- * \since 0.1
- */
-SH_API sh_status sh_release_reservation(sh_runtime* runtime);
+SH_API SH_MUST_CHECK sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority, sh_scope** out_scope);
 
 enum {
     /** Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom. */
@@ -152,12 +131,15 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
  * Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
  *
  * The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
- * contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
- * counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
- * claims no memory and does not make the runtime a guest if it fails.
+ * contents are written back first: until they can be, the guest keeps its memory, and sh_scope_end() returns
+ * SH_ERROR_BACKEND. A guest that is in a step then, holds a view, or has a graph that holds its plan leaves with the
+ * sh_step_end(), sh_release() or sh_graph_destroy() that ends this state, which may wait and fail as sh_scope_end()
+ * does. The other runtimes may then take their memory again. Guest scopes of one runtime are counted. The options of
+ * the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call claims no memory and does not
+ * make the runtime a guest if it fails.
  * @param guest     A runtime that is in no step and holds no view.
  * @param options   NULL: defaults.
- * @param out_scope The caller ends the scope on success with sh_scope_end().
+ * @param out_scope sh_scope_end() ends the stay. Must not be NULL.
  * @retval SH_OK                  The runtime is a guest.
  * @retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
  *                                blocks and `options` names no bytes.
@@ -166,26 +148,10 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
  * @retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
  *                                that is left, and the runtimes that have reserved memory.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
- * @retval SH_ERROR_RUNTIME_LOST  The guest is lost.
  * @blocks While other runtimes give memory up, and for wait_ns at most.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope);
-
-/**
- * Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
- * is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
- * a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
- * memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
- * sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
- * @retval SH_OK            The scope has ended.
- * @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
- *                          be written back, or until the guest is destroyed.
- * @blocks While a guest's dirty contents are written back.
- * \since 0.1
- */
-SH_API sh_status sh_scope_end(sh_scope* scope);
 
 /**
  * Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
@@ -196,8 +162,6 @@ SH_API sh_status sh_scope_end(sh_scope* scope);
  * @retval SH_OK                  The memory is given back.
  * @retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the write-backs and the work on the memory have ended.
  * \since 0.1
  */

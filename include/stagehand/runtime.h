@@ -82,12 +82,10 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
  * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
  * for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
- * @retval SH_OK                 All have ended.
- * @retval SH_ERROR_SOURCE       A load failed.
- * @retval SH_ERROR_CALLBACK     A load failed.
- * @retval SH_ERROR_BACKEND      The driver failed.
- * @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+ * @retval SH_OK             All have ended.
+ * @retval SH_ERROR_SOURCE   A load failed.
+ * @retval SH_ERROR_CALLBACK A load failed.
+ * @retval SH_ERROR_BACKEND  The driver failed.
  * @blocks Until the copies have ended.
  * \since 0.1
  */
@@ -107,13 +105,13 @@ enum {
     /** The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
         and reads the memory unpinned if the system refuses. */
     SH_BLOCK_PIN = 8,
-    /** The registration packs each segment that has a `format` into memory of the library, which is pinned if the
-        system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back exactly, bit for
-        bit. The caller may free the memory of these segments when the registration has returned SH_OK. Segments without
-        a format are read where they are. The library copies a segment as it is if packing saves less than 5 %, if the
-        segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A warning in the log
-        tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it. sh_source_replace()
-        takes new contents.
+    /** @experimental The registration packs each segment that has a `format` into memory of the library, which is
+        pinned if the system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back
+        exactly, bit for bit. The caller may free the memory of these segments when the registration has returned SH_OK.
+        Segments without a format are read where they are. The library copies a segment as it is if packing saves less
+        than 5 %, if the segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A
+        warning in the log tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it.
+        sh_source_replace() takes new contents.
 
         One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
         Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
@@ -196,7 +194,6 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
  * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
  * @retval SH_ERROR_BACKEND          The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
  *         shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
  *         packed tensor in pinned memory. Other calls go on while it packs.
@@ -212,7 +209,6 @@ SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_
  * @retval SH_OK                  The blocks are unregistered.
  * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the loads, the write-backs and the work have ended.
  * \since 0.1
  */
@@ -245,15 +241,6 @@ typedef struct sh_block_state {
     uint64_t protections;   /**< Number of protections of the block now. */
     char name[64];          /**< Cut to fit. */
 } sh_block_state;
-
-#define SH_BLOCK_STATE_INIT                                         \
-    {                                                               \
-        sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
-    }
-static inline void sh_block_state_init(sh_block_state* state) {
-    const sh_block_state initial = SH_BLOCK_STATE_INIT;
-    *state = initial;
-}
 
 /**
  * Reads the state of a block. The runtime may be lost.
@@ -292,7 +279,6 @@ static inline void sh_use_init(sh_use* use) {
  * @param uses Copied.
  * @retval SH_OK                     The order is set.
  * @retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
- * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Never.
  * \since 0.1
  */
@@ -374,13 +360,6 @@ typedef struct sh_plan_info {
     uint64_t unpack_bytes_per_second;
 } sh_plan_info;
 
-#define SH_PLAN_INFO_INIT \
-    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_plan_info_init(sh_plan_info* info) {
-    const sh_plan_info initial = SH_PLAN_INFO_INIT;
-    *info = initial;
-}
-
 /**
  * Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
  * in a step, or else when the next step begins. A runtime also plans by itself when it must. Use this call to get the
@@ -388,16 +367,13 @@ static inline void sh_plan_info_init(sh_plan_info* info) {
  * part streams.
  * @param options  NULL: defaults.
  * @param out_info May be NULL.
- * @retval SH_OK                         The plan is made.
- * @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
- *                                       most of it.
- * @retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or views are
- *                                       held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
- * @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
- * @retval SH_ERROR_BACKEND              The driver failed.
- * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * @retval SH_OK                  The plan is made.
+ * @retval SH_ERROR_BUDGET        No plan fits. The text names the smallest budget and the block that needs the
+ *                                most of it.
+ * @retval SH_ERROR_INVALID_STATE No order is known yet, or the runtime is released: see sh_pause(). Or views are
+ *                                held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
+ * @retval SH_ERROR_BUSY          Other runtimes still hold part of this runtime's share: see sh_step_begin().
+ * @retval SH_ERROR_BACKEND       The driver failed.
  * @blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
  * \since 0.1
  */

@@ -68,11 +68,12 @@ typedef struct sh_segment {
         The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
         and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
         0: the source is not packed.
-        \since 0.2 */
+        @experimental \since 0.2 */
     uint64_t packed_bytes;
-    uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */
+    uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. @experimental
+                                 \since 0.2 */
     /** POINTER with SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements. 0: the library reads the segment where it is.
-        Must be 0 without that flag, for other sources, and with packed_bytes. \since 0.2 */
+        Must be 0 without that flag, for other sources, and with packed_bytes. @experimental \since 0.2 */
     uint32_t format;
     uint32_t reserved;
 } sh_segment;
@@ -96,6 +97,7 @@ static inline void sh_segment_init(sh_segment* segment) {
  * @retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
  * @retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
  * @blocks Never.
+ * @experimental
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_unpack(const void* packed, uint64_t packed_bytes, uint64_t offset, uint64_t bytes,

@@ -1,15 +1,21 @@
 /*
  * Spilling: tensors that a training step saves for its backward leave the device for host memory, and come back before
- * the backward needs them.
+ * the backward needs them. A spiller manages the saved tensors of one training job on a device. Device memory belongs
+ * to the engine: the spiller copies out of and into memory that the engine names.
  *
- * A spiller manages the saved tensors of one training job on a device. Device memory belongs to the engine: the spiller
- * copies out of and into memory that the engine names. The engine
- *
- *   1. saves each tensor with sh_spill(), and gets a ticket;
- *   2. asks sh_spiller_collect() for the tickets that have left, and gives back the device memory of these tensors;
- *   3. calls sh_restore() with new device memory when the backward needs the tensor, and before that
- *      sh_prefetch_spilled() for the tickets that sh_spiller_get_upcoming() names;
- *   4. ends the ticket with sh_ticket_release().
+ *     sh_spiller_begin_step(spiller, step);
+ *     for each tensor that the forward saves:
+ *         sh_spill(spiller, &tensor, stream, 0, &ticket);
+ *         sh_spiller_collect(spiller, stream, 0, tickets, capacity, &count);
+ *         free_on(stream, memory of tickets[0..count-1]);  // they have left
+ *     for each ticket in the backward:
+ *         sh_spiller_get_upcoming(spiller, used_bytes, tickets, capacity, &count);
+ *         sh_prefetch_spilled(spiller, tickets, addresses of new memory, count, stream);
+ *         if (sh_restore(spiller, ticket, address, stream) == SH_KEPT)  // address: its prefetch, or new memory
+ *             use the memory of sh_spill();                             // it never left
+ *         launch(stream, address);
+ *         sh_ticket_release(spiller, ticket);
+ *     sh_spiller_end_step(spiller);
  *
  * The spiller decides which tensors leave: the oldest first, while the device has more memory in use than a watermark,
  * or while more than a number of bytes is kept. Each step begins to send tensors away at its start, up to as many bytes
@@ -41,9 +47,10 @@ enum {
     /** Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
         debugging: sh_restore() then blocks. */
     SH_SPILLER_CHECKSUMS = 2,
-    /** Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
-        or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
-        link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it is. */
+    /** @experimental Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if
+        they have 256 KiB or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and
+        read it over the link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it
+        is. */
     SH_SPILLER_PACK = 4
 };
 
@@ -138,7 +145,8 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64
 
 /**
  * Ends a step. The spiller learns the order of the step's restores, asks for the buffers that were missing (a thread of
- * the library pins them), and writes a line to the file of sh_spiller_open_telemetry().
+ * the library pins them), and writes a line to the file of
+ * sh_telemetry_start().
  * @retval SH_OK                  The step has ended.
  * @retval SH_ERROR_INVALID_STATE No step is under way.
  * @retval SH_ERROR_IO            The line could not be written. The step has ended.
@@ -166,7 +174,7 @@ typedef struct sh_saved_tensor {
     /** Device memory in use now, as the engine's allocator counts it, for the watermarks. 0: the library asks the
         driver. */
     uint64_t used_bytes;
-    uint32_t format;   /**< SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. \since 0.2 */
+    uint32_t format;   /**< SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. @experimental \since 0.2 */
     uint32_t reserved; /**< 0. \since 0.2 */
 } sh_saved_tensor;
 
@@ -245,13 +253,6 @@ typedef struct sh_ticket_info {
     uint64_t copy;               /**< Number of the copy. Tickets with the same number share it. */
     uint64_t prefetched_address; /**< The memory of sh_prefetch_spilled(). 0: none. */
 } sh_ticket_info;
-
-#define SH_TICKET_INFO_INIT \
-    { sizeof(sh_ticket_info), 0, 0, 0, 0, 0 }
-static inline void sh_ticket_info_init(sh_ticket_info* info) {
-    const sh_ticket_info initial = SH_TICKET_INFO_INIT;
-    *info = initial;
-}
 
 /**
  * Reads a ticket.
@@ -373,13 +374,6 @@ typedef struct sh_spiller_stats {
     uint64_t packed_bytes; /**< The part of spill_bytes that has left packed. */
 } sh_spiller_stats;
 
-#define SH_SPILLER_STATS_INIT \
-    { sizeof(sh_spiller_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
-    const sh_spiller_stats initial = SH_SPILLER_STATS_INIT;
-    *stats = initial;
-}
-
 /**
  * Reads the counters.
  * @retval SH_OK The counters are written.
@@ -399,17 +393,6 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spil
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
-
-/**
- * Writes one JSON object for each step to a file, when the step ends. docs/telemetry.md lists the fields. The previous
- * file is closed, unless the new file cannot be opened.
- * @param path Created or truncated. NULL: stop writing.
- * @retval SH_OK       The lines are written from the next step on.
- * @retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
- * @blocks While it opens the file.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@
 
 #include "device.hpp"
 #include "error.hpp"
+#include "scope.hpp"
 
 namespace stagehand {
 inline namespace abi0 {
@@ -46,7 +47,7 @@ public:
     // Returns true if the tensor stayed on the device when it was saved. The tensor may have left since then.
     bool stayed() const noexcept { return stayed_; }
     sh_ticket_info info() const {
-        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        auto info = sh_sized<sh_ticket_info>();
         check(sh_ticket_get_info(spiller_, ticket_, &info));
         return info;
     }
@@ -148,7 +149,7 @@ public:
     }
 
     sh_ticket_info info(sh_ticket ticket) const {
-        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        auto info = sh_sized<sh_ticket_info>();
         check(sh_ticket_get_info(spiller_, ticket, &info));
         return info;
     }
@@ -175,7 +176,7 @@ public:
     }
 
     sh_spiller_stats stats() const {
-        sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+        auto stats = sh_sized<sh_spiller_stats>();
         check(sh_spiller_get_stats(spiller_, &stats));
         return stats;
     }
@@ -185,8 +186,10 @@ public:
         check(sh_spiller_trim(spiller_, &bytes));
         return bytes;
     }
-    void telemetry_open(const std::string& path) { check(sh_spiller_open_telemetry(spiller_, path.c_str())); }
-    void telemetry_close() { check(sh_spiller_open_telemetry(spiller_, nullptr)); }
+    // A line for each step until the scope ends.
+    Scope telemetry_start(const std::string& path) {
+        return Scope([&](sh_scope** out) { return sh_telemetry_start(nullptr, spiller_, path.c_str(), out); });
+    }
 
 private:
     sh_spiller* spiller_ = nullptr;

@@ -29,7 +29,7 @@
 #include "error.hpp"
 #include "graph.hpp"
 #include "occupancy.hpp"
-#include "residency.hpp"
+#include "scope.hpp"
 #include "spill.hpp"
 #include "stagehand.h"
 
@@ -44,8 +44,13 @@ inline const char* status_string(sh_status status) noexcept { return sh_status_s
 inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr) {
     check(sh_set_log(level, log, user_data));
 }
-inline void trace_start(const std::string& path) { check(sh_trace_start(path.c_str())); }
-inline void trace_stop() { check(sh_trace_stop()); }
+// The trace and the monitor last as long as their scopes.
+inline Scope trace_start(const std::string& path) {
+    return Scope([&](sh_scope** out) { return sh_trace_start(path.c_str(), out); });
+}
+inline Scope monitor_start(const std::string& path) {
+    return Scope([&](sh_scope** out) { return sh_monitor_start(path.c_str(), out); });
+}
 
 // Writes `bytes` bytes of the contents of a packed tensor, from `offset` on.
 inline void unpack(const void* packed, std::uint64_t packed_bytes, std::uint64_t offset, std::uint64_t bytes,
@@ -57,7 +62,7 @@ inline void unpack(const void* packed, std::uint64_t packed_bytes, std::uint64_t
 inline std::vector<sh_backend_info> backends() {
     std::uint64_t count = 0;
     check(sh_backend_list(nullptr, 0, &count));
-    std::vector<sh_backend_info> infos(count, sh_backend_info(SH_BACKEND_INFO_INIT));
+    std::vector<sh_backend_info> infos(count, sh_sized<sh_backend_info>());
     check(sh_backend_list(infos.data(), infos.size(), &count));
     if (count < infos.size()) infos.resize(count);
     return infos;
@@ -137,7 +142,7 @@ public:
     // Gives one of the views away, which then is released by itself: `views.take(0).release()`. What stays in its place
     // has no block. A view that was given away already holds nothing.
     View take(std::size_t index) noexcept {
-        const sh_view view = std::exchange(views_[index], sh_view(SH_VIEW_INIT));
+        const sh_view view = std::exchange(views_[index], sh_sized<sh_view>());
         return View(view.block ? runtime_ : nullptr, stream_, view);
     }
     // Releases all blocks now, even if this throws.
@@ -268,7 +273,7 @@ public:
     // Registers the parts of a block, of which there are `most` at most.
     std::vector<sh_part> register_parts(const sh_block_desc& desc, const sh_part_options& options,
                                         std::size_t most = 1024) {
-        std::vector<sh_part> parts(most, sh_part(SH_PART_INIT));
+        std::vector<sh_part> parts(most, sh_sized<sh_part>());
         std::uint64_t count = 0;
         check(sh_register_parts(runtime_, &desc, &options, parts.data(), parts.size(), &count));
         parts.resize(count);
@@ -278,19 +283,19 @@ public:
         check(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
     }
     sh_block_state block_info(sh_block block) const {
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         check(sh_block_get_state(runtime_, block, &state));
         return state;
     }
 
     void set_schedule(Span<const sh_use> uses) { check(sh_set_schedule(runtime_, uses.data(), uses.size())); }
     sh_plan_info plan() {
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         check(sh_plan(runtime_, nullptr, &info));
         return info;
     }
     sh_plan_info plan(const sh_plan_options& options) {
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         check(sh_plan(runtime_, &options, &info));
         return info;
     }
@@ -299,24 +304,24 @@ public:
     Step step(const char* kind = nullptr) { return Step(runtime_, kind); }
 
     View acquire(sh_block block, sh_stream stream) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         check(sh_acquire(runtime_, block, stream, 0, &view));
         return View(runtime_, stream, view);
     }
     View acquire(sh_block block, const Stream& stream) { return acquire(block, stream.get()); }
     // Does not wait on the host for bytes. Returns std::nullopt if the bytes are not there yet.
     std::optional<View> try_acquire(sh_block block, sh_stream stream) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         if (check(sh_acquire(runtime_, block, stream, SH_ACQUIRE_NO_WAIT, &view)) == SH_NOT_READY) return std::nullopt;
         return View(runtime_, stream, view);
     }
     Views acquire_many(Span<const sh_block> blocks, sh_stream stream) {
-        std::vector<sh_view> views(blocks.size(), sh_view(SH_VIEW_INIT));
+        std::vector<sh_view> views(blocks.size(), sh_sized<sh_view>());
         check(sh_acquire_many(runtime_, blocks.data(), blocks.size(), stream, 0, views.data()));
         return Views(runtime_, stream, std::move(views));
     }
     std::optional<Views> try_acquire_many(Span<const sh_block> blocks, sh_stream stream) {
-        std::vector<sh_view> views(blocks.size(), sh_view(SH_VIEW_INIT));
+        std::vector<sh_view> views(blocks.size(), sh_sized<sh_view>());
         const sh_status status =
             check(sh_acquire_many(runtime_, blocks.data(), blocks.size(), stream, SH_ACQUIRE_NO_WAIT, views.data()));
         if (status == SH_NOT_READY) return std::nullopt;
@@ -339,22 +344,21 @@ public:
     }
     void write_back_all() { check(sh_write_back(runtime_, nullptr, 0)); }
 
-    Protection protect(Span<const sh_block> blocks) { return Protection(runtime_, blocks); }
+    Scope protect(Span<const sh_block> blocks) {
+        return Scope([&](sh_scope** out) { return sh_protect_blocks(runtime_, blocks.data(), blocks.size(), out); });
+    }
     // The library does not take this runtime's device memory for other runtimes until the scope ends.
     Scope keep_resident() {
-        sh_scope* scope = nullptr;
-        check(sh_keep_resident(runtime_, &scope));
-        return Scope(scope);
+        return Scope([&](sh_scope** out) { return sh_keep_resident(runtime_, out); });
     }
-    // 0 bytes: as many as the runtime's plan uses.
-    Reservation reserve(std::uint64_t bytes = 0, std::uint32_t priority = SH_PRIORITY_PRIMARY) {
-        return Reservation(runtime_, bytes, priority);
+    // 0 bytes: as many as the runtime's plan uses. Another reservation takes its place: the end of this scope has no
+    // effect then.
+    Scope reserve(std::uint64_t bytes = 0, std::uint32_t priority = SH_PRIORITY_PRIMARY) {
+        return Scope([&](sh_scope** out) { return sh_reserve(runtime_, bytes, priority, out); });
     }
     // The guest may use memory that no runtime has reserved until the scope ends.
     Scope as_guest(Runtime& guest, const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
-        sh_scope* scope = nullptr;
-        check(sh_guest_begin(guest.runtime_, &options, &scope));
-        return Scope(scope);
+        return Scope([&](sh_scope** out) { return sh_guest_begin(guest.runtime_, &options, out); });
     }
     // Returns the number of bytes that the runtime holds afterwards.
     std::uint64_t trim(std::uint64_t keep_bytes = 0) {
@@ -367,12 +371,14 @@ public:
     }
 
     sh_runtime_stats stats() const {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         check(sh_runtime_get_stats(runtime_, &stats));
         return stats;
     }
-    void telemetry_open(const std::string& path) { check(sh_telemetry_open(runtime_, path.c_str())); }
-    void telemetry_close() { check(sh_telemetry_open(runtime_, nullptr)); }
+    // A line for each step until the scope ends.
+    Scope telemetry_start(const std::string& path) {
+        return Scope([&](sh_scope** out) { return sh_telemetry_start(runtime_, nullptr, path.c_str(), out); });
+    }
 
 private:
     sh_runtime* runtime_ = nullptr;

@@ -34,13 +34,6 @@ typedef struct sh_view {
     uint64_t serial; /**< Grows with each load of any of the contents. The same serial means the same contents. */
 } sh_view;
 
-#define SH_VIEW_INIT \
-    { sizeof(sh_view), 0, 0, 0, 0, 0 }
-static inline void sh_view_init(sh_view* view) {
-    const sh_view initial = SH_VIEW_INIT;
-    *view = initial;
-}
-
 enum {
     /** Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
         The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
@@ -57,25 +50,22 @@ enum {
  * same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
  * its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
  * them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
- * @param kind The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
- * @retval SH_OK                         The step is under way.
- * @retval SH_ERROR_INVALID_ARGUMENT     The name is empty or too long.
- * @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
- *                                       see sh_pause().
- * @retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
- * @retval SH_ERROR_BUSY                 Other runtimes still hold part of the share. They give it up when their steps
- *                                       end and their views are released. A runtime whose plan is held by a graph gives
- *                                       it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
- * @retval SH_ERROR_BACKEND              The driver failed now, or earlier work failed: see sh_acquire().
- * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * @param kind The name of the kind, of 1 to 63 bytes, which is copied. NULL: none. @experimental
+ * @retval SH_OK                     The step is under way.
+ * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+ * @retval SH_ERROR_INVALID_STATE    A step or a capture of the runtime is under way, or the runtime is released:
+ *                                   see sh_pause().
+ * @retval SH_ERROR_BUDGET           No plan fits into the runtime's share.
+ * @retval SH_ERROR_BUSY             Other runtimes still hold part of the share. They give it up when their steps
+ *                                   end and their views are released. A runtime whose plan is held by a graph gives
+ *                                   it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
+ * @retval SH_ERROR_BACKEND          The driver failed now, or earlier work failed: see sh_acquire().
  * @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime, const char* kind);
 
-/** A kind of step: steps that use the same blocks in the same order, and compute about as long. */
+/** @experimental A kind of step: steps that use the same blocks in the same order, and compute about as long. */
 typedef struct sh_kind_info {
     uint32_t struct_size;
     uint32_t reserved;
@@ -84,13 +74,6 @@ typedef struct sh_kind_info {
     uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
 } sh_kind_info;
 
-#define SH_KIND_INFO_INIT \
-    { sizeof(sh_kind_info), 0, {0}, 0, 0 }
-static inline void sh_kind_info_init(sh_kind_info* info) {
-    const sh_kind_info initial = SH_KIND_INFO_INIT;
-    *info = initial;
-}
-
 /**
  * Lists the kinds of step that a runtime knows: at most eight, those that came lately.
  * @param infos     The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
@@ -98,6 +81,7 @@ static inline void sh_kind_info_init(sh_kind_info* info) {
  * @param out_count The number of kinds, which may be more than `capacity`.
  * @retval SH_OK The list is written.
  * @blocks Never.
+ * @experimental
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity,
@@ -109,11 +93,10 @@ SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* i
  * @retval SH_OK                   The step has ended.
  * @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
  * @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
- * @retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
+ * @retval SH_ERROR_IO             The file of sh_telemetry_start() could not be written. The step has ended.
  * @retval SH_ERROR_BACKEND        The driver failed. The step has ended.
- * @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
  * @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
- *         sh_telemetry_open().
+ *         sh_telemetry_start().
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
@@ -127,27 +110,23 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  *                 check. Some backends check the stream late, or not at all.
  * @param flags    0 or SH_ACQUIRE_NO_WAIT.
  * @param out_view Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
- * @retval SH_OK                         The view is held.
- * @retval SH_NOT_READY                  The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
- * @retval SH_ERROR_HELD                 A view holds the pages that the block needs. The text names its block. See
- *                                       sh_runtime_options.max_held and sh_invalidate_blocks().
- * @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
- * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
- * @retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
- *                                       runtime failed: a write-back, or another device that brings weights. The call
- *                                       returns such an error once, for any block.
- * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
- *                                       streams, or is packed, must be loaded, and the graph unpacks weights; the
- *                                       stream captures and the runtime does not; or the runtime is released: see
- *                                       sh_pause().
- * @retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
- *                                       sh_step_begin().
- * @retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or is packed and the plan does
- *                                       not let the device unpack, or the plan does not know the block.
- * @retval SH_ERROR_BUDGET               No plan fits.
- * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
- * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
- * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * @retval SH_OK                  The view is held.
+ * @retval SH_NOT_READY           The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
+ * @retval SH_ERROR_HELD          A view holds the pages that the block needs. The text names its block. See
+ *                                sh_runtime_options.max_held and sh_invalidate_blocks().
+ * @retval SH_ERROR_SOURCE        The load or an earlier prefetch failed. The next acquire tries the load again.
+ * @retval SH_ERROR_CALLBACK      The load failed. The next acquire tries it again.
+ * @retval SH_ERROR_BACKEND       The load failed, and the next acquire tries it again. Or earlier work of the
+ *                                runtime failed: a write-back, or another device that brings weights. The call
+ *                                returns such an error once, for any block.
+ * @retval SH_ERROR_INVALID_STATE The block's source is being updated; a graph has been entered and the block
+ *                                streams, or is packed, must be loaded, and the graph unpacks weights; the
+ *                                stream captures and the runtime does not; or the runtime is released: see
+ *                                sh_pause().
+ * @retval SH_ERROR_BUSY          The call plans, and other runtimes still hold part of the share: see
+ *                                sh_step_begin(), whose SH_ERROR_BUDGET is possible, too.
+ * @retval SH_ERROR_UNSUPPORTED   In a capture: the block's source is not pinned, or is packed and the plan does
+ *                                not let the device unpack, or the plan does not know the block.
  * @blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
  *         sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
  *         SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
@@ -181,7 +160,6 @@ SH_API SH_MUST_CHECK sh_status sh_acquire_many(sh_runtime* runtime, const sh_blo
  *                                 stays held.
  * @retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
  * @retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
- * @retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
  * @blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
  *         and when a guest leaves with it: see sh_scope_end().
  * \since 0.1
@@ -194,7 +172,6 @@ SH_API SH_MUST_CHECK sh_status sh_release(sh_runtime* runtime, sh_block block, s
  * a block returns the error of its load.
  * @retval SH_OK                  The hint is taken.
  * @retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks For memory, as sh_acquire().
  * \since 0.1
  */
@@ -236,7 +213,6 @@ SH_API SH_MUST_CHECK sh_status sh_read_block(sh_runtime* runtime, sh_block block
  * @retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
  *                                contents.
  * @retval SH_ERROR_BACKEND       The driver failed.
- * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the bytes are compared. Other calls go on meanwhile.
  * \since 0.2
  */

@@ -6,6 +6,7 @@
 #define STAGEHAND_TELEMETRY_H
 
 #include "base.h"
+#include "spill.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,15 +52,9 @@ typedef struct sh_runtime_stats {
     uint64_t reserved_bytes;  /**< The part of the runtime's reservation that is in force. */
     /** Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest. */
     uint64_t guest_bytes;
-    uint64_t helped_bytes; /**< The part of bytes_to_device that came over other links. A counter. \since 0.2 */
+    uint64_t helped_bytes; /**< The part of bytes_to_device that came over other links. A counter. @experimental
+                               \since 0.2 */
 } sh_runtime_stats;
-
-#define SH_RUNTIME_STATS_INIT \
-    { sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_runtime_stats_init(sh_runtime_stats* stats) {
-    const sh_runtime_stats initial = SH_RUNTIME_STATS_INIT;
-    *stats = initial;
-}
 
 /**
  * Reads the counters. The runtime may be lost.
@@ -70,54 +65,53 @@ static inline void sh_runtime_stats_init(sh_runtime_stats* stats) {
 SH_API SH_MUST_CHECK sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
 
 /**
- * Begins to record a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing
- * open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+ * Records a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing open:
+ * acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
  * variable STAGEHAND_TRACE=path does the same from the first device on until the process exits. A forked child records
  * nothing and does not touch the file.
- * @param path Created or truncated.
+ * @param path      Created or truncated.
+ * @param out_scope sh_scope_end() ends the trace and completes its file: SH_ERROR_IO if it could not be written. Must
+ *                  not be NULL.
  * @retval SH_OK                  The trace is being recorded.
  * @retval SH_ERROR_INVALID_STATE A trace is being recorded already.
  * @retval SH_ERROR_IO            The file cannot be written.
  * @blocks While it opens the file.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_trace_start(const char* path);
+SH_API SH_MUST_CHECK sh_status sh_trace_start(const char* path, sh_scope** out_scope);
 
 /**
- * Ends the trace and completes its file.
- * @retval SH_OK                  The file is complete.
- * @retval SH_ERROR_INVALID_STATE No trace is being recorded.
- * @retval SH_ERROR_IO            The file could not be written.
- * @blocks While it writes the file.
- * \since 0.1
- */
-SH_API sh_status sh_trace_stop(void);
-
-/**
- * Writes one JSON object for each step of this runtime to a file, when the step ends and when a graph is left outside a
- * step. docs/telemetry.md lists the fields. sh_step_end() and sh_graph_leave() return SH_ERROR_IO if a line cannot be
- * written. The runtime's previous file is closed, unless the new file cannot be opened.
- * @param path Created or truncated. NULL: stop writing.
- * @retval SH_OK       The lines are written from the next step on.
- * @retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
+ * Writes one JSON object for each step of a runtime or of a spiller to a file: when the step ends, and when a graph is
+ * left outside a step. docs/telemetry.md lists the fields. sh_step_end(), sh_graph_leave() and sh_spiller_end_step()
+ * return SH_ERROR_IO if a line cannot be written.
+ * @param runtime   The runtime, or NULL.
+ * @param spiller   The spiller, or NULL. One of them is given.
+ * @param path      Created or truncated.
+ * @param out_scope sh_scope_end() closes the file: SH_ERROR_IO if it could not be completed. NULL: the file is open as
+ *                  long as the runtime or the spiller.
+ * @retval SH_OK                  The lines are written from the next step on.
+ * @retval SH_ERROR_INVALID_STATE Another file is open for this runtime or spiller.
+ * @retval SH_ERROR_IO            The file cannot be opened.
  * @blocks While it opens the file.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
+SH_API SH_MUST_CHECK sh_status sh_telemetry_start(sh_runtime* runtime, sh_spiller* spiller, const char* path,
+                                                  sh_scope** out_scope);
 
 /**
- * Begins to answer questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
+ * Answers questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
  * asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
  * reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
  * can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
  * the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
  *
- * A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. sh_monitor_stop()
- * removes the socket, and so does the end of the process.
- * @param path At most 107 bytes. Its folder must exist. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or
- *             "stagehand-<user id>/<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the user
- *             can write to. The library creates the folder of the default path. An existing one must be a real folder,
- *             belong to the user, and be closed to others.
+ * A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. The end of the scope
+ * or of the process closes open connections and removes the socket.
+ * @param path      At most 107 bytes. Its folder must exist. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR,
+ *                  or "stagehand-<user id>/<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the
+ *                  user can write to. The library creates the folder of the default path. An existing one must be a
+ *                  real folder, belong to the user, and be closed to others.
+ * @param out_scope sh_scope_end() stops the answers. NULL: the process answers until it ends.
  * @retval SH_OK                     The socket answers.
  * @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
  * @retval SH_ERROR_INVALID_STATE    The process answers already.
@@ -125,16 +119,7 @@ SH_API SH_MUST_CHECK sh_status sh_telemetry_open(sh_runtime* runtime, const char
  * @blocks For a second at most, while another process locks the folder.
  * \since 0.1
  */
-SH_API SH_MUST_CHECK sh_status sh_monitor_start(const char* path);
-
-/**
- * Stops answering, closes open connections and removes the socket.
- * @retval SH_OK                  The socket is removed.
- * @retval SH_ERROR_INVALID_STATE The process does not answer.
- * @blocks Until the library's thread has ended.
- * \since 0.1
- */
-SH_API sh_status sh_monitor_stop(void);
+SH_API SH_MUST_CHECK sh_status sh_monitor_start(const char* path, sh_scope** out_scope);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "api/guard.h"
+#include "api/scopes.h"
 #include "control/control.h"
 #include "control/token.h"
 
@@ -11,14 +12,6 @@ using namespace stagehand;
 using namespace stagehand::api;
 
 namespace {
-
-using Controls = HandleTable<control::Control, kControlTag>;
-
-// Never destroyed, because a control may be stopped while the process exits.
-Controls& controls() {
-    static Controls* const instance = new Controls;
-    return *instance;
-}
 
 // Turns the failure of a call of the interface on this thread into a Status.
 Status status_of(sh_status code) {
@@ -59,7 +52,7 @@ public:
     Status tags(std::vector<sh_occupancy_info>* out) override {
         uint64_t count = 0;
         SH_TRY(status_of(sh_occupancy_list(handle_, nullptr, 0, &count)));
-        out->assign(count, SH_OCCUPANCY_INFO_INIT);
+        out->assign(count, sh_sized<sh_occupancy_info>());
         SH_TRY(status_of(sh_occupancy_list(handle_, out->data(), out->size(), &count)));
         out->resize(std::min<uint64_t>(count, out->size()));  // a tag may have come meanwhile
         return Status();
@@ -86,66 +79,48 @@ Status check_options(const sh_control_options& options, const control::Address& 
                                                  "the machine could release the memory");
 }
 
-Status unknown_control() {
-    return Status(SH_ERROR_INVALID_HANDLE, "control is NULL, was stopped, or is not a control");
+void describe(const control::Address& from, sh_control_info* info) {
+    const std::string text = from.text();
+    const size_t bytes = std::min(sizeof info->address - 1, text.size());
+    std::memset(info->address, 0, sizeof info->address);
+    std::memcpy(info->address, text.data(), bytes);
+    info->port = from.port;
 }
 
 }  // namespace
 
 extern "C" {
 
-sh_status sh_control_start(sh_device* device, const sh_control_options* options, sh_control** out_control) {
+sh_status sh_control_start(sh_device* device, const sh_control_options* options, sh_control_info* out_info,
+                           sh_scope** out_scope) {
     return guarded([&] {
         std::shared_ptr<core::Device> found;
         SH_TRY(find_device(device, &found));
         const std::string name = found->name();
         found.reset();  // the control does not keep the device open
-        if (!out_control) return Status(SH_ERROR_INVALID_ARGUMENT, "out_control is NULL");
+        if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
+        if (out_info) SH_TRY(check_struct(out_info, "out_info"));
         sh_control_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         control::Address address;
         SH_TRY(choose_address(wanted, name, &address));
         SH_TRY(check_options(wanted, address));
-        std::shared_ptr<control::Control> made;
-        SH_TRY(control::Control::start(address, std::make_unique<DeviceByHandle>(device, name),
-                                       wanted.token ? wanted.token : "", &made));
-        *out_control = static_cast<sh_control*>(controls().insert(std::move(made)));
-        return Status();
-    });
-}
-
-sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info) {
-    return guarded([&] {
-        core::Lock lock;
-        auto* const slot = controls().lock(control, &lock);
-        if (!slot) return unknown_control();
-        const control::Control& at = *slot->object;
-        return fill_struct(out_info, "out_info", [&](sh_control_info* info) {
-            const std::string address = at.address().text();
-            const size_t bytes = std::min(sizeof info->address - 1, address.size());
-            std::memset(info->address, 0, sizeof info->address);
-            std::memcpy(info->address, address.data(), bytes);
-            info->port = at.address().port;
-            info->requests = at.counters().requests;
-            info->failures = at.counters().failures;
+        const auto made = std::make_shared<std::shared_ptr<control::Control>>();
+        const auto end = [made] {
+            if ((*made)->is_calling())
+                return Status(SH_ERROR_INVALID_STATE, "a callback of a request of this control must not stop it");
+            made->reset();
             return Status();
-        });
-    });
-}
-
-sh_status sh_control_stop(sh_control* control) {
-    return guarded([&] {
-        if (!control) return Status();
-        core::Lock lock;
-        auto* const slot = controls().lock(control, &lock);
-        if (!slot) return unknown_control();
-        if (slot->object->is_calling())
-            return Status(SH_ERROR_INVALID_STATE, "a callback of a request of this control must not stop it");
-        std::shared_ptr<control::Control> ended = controls().remove(*slot);
-        lock.unlock();
-        ended.reset();
-        controls().recycle(*slot);
-        return Status();
+        };
+        const auto begin = [&] {
+            SH_TRY(control::Control::start(address, std::make_unique<DeviceByHandle>(device, name),
+                                           wanted.token ? wanted.token : "", made.get()));
+            Output<sh_control_info> info(out_info);
+            describe((*made)->address(), info.get());
+            info.give();
+            return Status();
+        };
+        return open_scope(out_scope, end, begin, true);
     });
 }
 

@@ -43,14 +43,7 @@ sh_status guarded(Work&& work) noexcept {
 Status take_blocks(const sh_block* blocks, uint64_t count, std::span<const sh_block>* out);
 
 // What tells the handles of one kind from those of another: odd, below 16, and none twice.
-enum HandleTag : uint64_t {
-    kControlTag = 0x3,
-    kSpillerTag = 0x5,
-    kScopeTag = 0x7,
-    kGraphTag = 0x9,
-    kDeviceTag = 0xb,
-    kRuntimeTag = 0xd
-};
+enum HandleTag : uint64_t { kSpillerTag = 0x5, kScopeTag = 0x7, kGraphTag = 0x9, kDeviceTag = 0xb, kRuntimeTag = 0xd };
 
 // Devices are shared: the handle counts how often it was opened.
 struct OpenDevice {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/guard.h"
+#include "api/scopes.h"
 #include "telemetry/monitor.h"
 #include "telemetry/monitor_snapshot.h"
 
@@ -19,7 +20,7 @@ constexpr auto kAnswerPatience = std::chrono::milliseconds(500);
 
 telemetry::DeviceReading read(core::Device& device) {
     telemetry::DeviceReading reading;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     device.capabilities(&caps);
     reading.name = device.name();
     reading.description = caps.description;
@@ -63,15 +64,11 @@ void stagehand::api::monitor_start_from_environment() { telemetry::monitor_start
 
 extern "C" {
 
-sh_status sh_monitor_start(const char* path) {
+sh_status sh_monitor_start(const char* path, sh_scope** out_scope) {
     return guarded([&] {
         devices();  // from here on a fork is noticed
-        return telemetry::monitor_start(path, snapshot);
+        return open_scope(out_scope, telemetry::monitor_stop, [&] { return telemetry::monitor_start(path, snapshot); });
     });
-}
-
-sh_status sh_monitor_stop(void) {
-    return guarded([] { return telemetry::monitor_stop(); });
 }
 
 }  // extern "C"

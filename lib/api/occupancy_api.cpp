@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/guard.h"
+#include "api/scopes.h"
 #include "base/flags.h"
 #include "core/occupancy/occupancy.h"
 
@@ -225,19 +226,19 @@ sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes) {
 }
 
 sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
-                                     sh_after_resume_fn after_resume, void* user_data, uint64_t* out_id) {
+                                     sh_after_resume_fn after_resume, void* user_data, sh_scope** out_scope) {
     return with_occupancy(device, [&](core::Occupancy& at) {
         if (!before_pause && !after_resume)
             return Status(SH_ERROR_INVALID_ARGUMENT, "before_pause and after_resume are NULL");
-        uint64_t id = 0;
-        SH_TRY(at.add_callbacks({before_pause, after_resume, user_data}, &id));
-        if (out_id) *out_id = id;
-        return Status();
+        const auto id = std::make_shared<uint64_t>(0);
+        const auto end = [device, id] {
+            std::shared_ptr<core::Occupancy> occupancy;
+            const Status found = find_occupancy(device, &occupancy);
+            return found.ok() ? occupancy->remove_callbacks(*id) : unless_gone(found);
+        };
+        const auto begin = [&] { return at.add_callbacks({before_pause, after_resume, user_data}, id.get()); };
+        return open_scope(out_scope, end, begin, true);
     });
-}
-
-sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id) {
-    return with_occupancy(device, [&](core::Occupancy& at) { return at.remove_callbacks(id); });
 }
 
 }  // extern "C"

@@ -1,5 +1,6 @@
 // Spillers and their tickets.
 #include "api/guard.h"
+#include "api/spillers.h"
 #include "base/flags.h"
 #include "core/spill/spiller.h"
 
@@ -16,21 +17,8 @@ Spillers& spillers() {
     return *instance;
 }
 
-// The spiller of a handle, locked.
-struct LockedSpiller {
-    core::Spiller* spiller = nullptr;
-    core::Lock lock;
-};
-
 Status unknown_spiller() {
     return Status(SH_ERROR_INVALID_HANDLE, "spiller is not a spiller of this library, or was destroyed");
-}
-
-Status find_spiller(sh_spiller* handle, LockedSpiller* out) {
-    auto* const slot = spillers().lock(handle, &out->lock);
-    if (!slot) return unknown_spiller();
-    out->spiller = slot->object.get();
-    return Status();
 }
 
 // Runs `work` on the spiller of a handle.
@@ -60,6 +48,13 @@ Status take_tickets(sh_ticket* tickets, uint64_t capacity, const uint64_t* out_c
 }
 
 }  // namespace
+
+Status stagehand::api::find_spiller(sh_spiller* handle, LockedSpiller* out) {
+    auto* const slot = spillers().lock(handle, &out->lock);
+    if (!slot) return unknown_spiller();
+    out->spiller = slot->object.get();
+    return Status();
+}
 
 extern "C" {
 
@@ -175,10 +170,6 @@ sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes) {
         if (out_bytes) *out_bytes = freed;
         return status;
     });
-}
-
-sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path) {
-    return with_spiller(spiller, [&](core::Spiller& at) { return at.open_telemetry(path); });
 }
 
 }  // extern "C"

@@ -69,7 +69,7 @@ inline constexpr size_t kFirstSize<sh_activation_plan> = 80;
 template <>
 inline constexpr size_t kFirstSize<sh_control_options> = 24;
 template <>
-inline constexpr size_t kFirstSize<sh_control_info> = 152;
+inline constexpr size_t kFirstSize<sh_control_info> = 136;
 template <>
 inline constexpr size_t kFirstSize<sh_alloc_options> = 16;
 template <>

@@ -32,9 +32,9 @@ Answer unreadable(const Status& why);
 // All figures of a device at a moment.
 struct Figures {
     std::string device;
-    sh_occupancy_info total = SH_OCCUPANCY_INFO_INIT;
+    sh_occupancy_info total = sh_sized<sh_occupancy_info>();
     std::vector<sh_occupancy_info> tags;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_memory_info memory = sh_sized<sh_memory_info>();
 };
 
 // The figures of a tag by name.

@@ -63,7 +63,7 @@ Answer Service::change(const Order& order) {
                        std::to_string(counted.before()) + " other requests to release or resume are under way already");
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(order.wait_seconds));
-    sh_occupancy_change made = SH_OCCUPANCY_CHANGE_INIT;
+    auto made = sh_sized<sh_occupancy_change>();
     Status status;
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, kLongestPause)) {
         if (stopped_.load(std::memory_order_relaxed)) return failure(409, "busy", "the control is being stopped");

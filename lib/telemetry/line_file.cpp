@@ -5,16 +5,19 @@
 
 namespace stagehand::telemetry {
 
-Status LineFile::open(const char* path) {
-    std::string next = path ? path : "";  // may throw, so it comes before any change
-    platform::OutputFile file;
-    if (path)
-        if (const int error = file.open(path))
-            return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(error));
-    const int failed = file_.close();
-    const std::string ended = std::exchange(path_, std::move(next));
-    file_ = std::move(file);
-    return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written completely") : Status();
+Status LineFile::start(const char* path) {
+    if (file_.is_open())
+        return Status(SH_ERROR_INVALID_STATE, "telemetry goes to " + path_ + " already, until its scope ends");
+    std::string name = path;  // may throw, so it comes before any change
+    if (const int error = file_.open(path))
+        return Status(SH_ERROR_IO, "telemetry " + name + ": " + std::strerror(error));
+    path_ = std::move(name);
+    return Status();
+}
+
+Status LineFile::stop() {
+    if (file_.close() == 0) return Status();
+    return Status(SH_ERROR_IO, "telemetry " + path_ + ": could not be written completely");
 }
 
 Status LineFile::write(const std::string& text) {

@@ -11,8 +11,9 @@ namespace stagehand::telemetry {
 // Not thread-safe.
 class LineFile {
 public:
-    // Begins a file. NULL ends the current file.
-    Status open(const char* path);
+    // One file at a time.
+    Status start(const char* path);
+    Status stop();
     bool is_open() const { return file_.is_open(); }
     // Writes the text and a newline. Each line is flushed, so that a reader of the file sees whole steps, also after a
     // crash.

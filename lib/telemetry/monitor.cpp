@@ -20,7 +20,7 @@ public:
         std::lock_guard lock(mutex_);
         if (server_)
             return Status(SH_ERROR_INVALID_STATE,
-                          "the monitor is already running at " + socket_->path() + ", until sh_monitor_stop()");
+                          "the monitor is already running at " + socket_->path() + ", until its scope ends");
         std::string chosen = path ? path : "";
         if (!path) SH_TRY(default_monitor_path(&chosen));
         std::unique_ptr<MonitorSocket> socket;
@@ -33,7 +33,7 @@ public:
 
     Status stop() {
         std::lock_guard lock(mutex_);
-        if (!server_) return Status(SH_ERROR_INVALID_STATE, "the monitor is not running: sh_monitor_start() starts it");
+        if (!server_) return Status(SH_ERROR_INVALID_STATE, "the monitor is not running");
         server_.reset();
         socket_.reset();
         return Status();

@@ -20,7 +20,7 @@ struct RuntimeReading {
     uint64_t id = 0;  // unique among the runtimes of the process
     std::string name;
     uint64_t clock_ns = 0;  // of its device, at the time of reading the counters
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    sh_runtime_stats stats = sh_sized<sh_runtime_stats>();
 };
 
 struct DeviceReading {
@@ -29,7 +29,7 @@ struct DeviceReading {
     uint64_t clock_ns = 0;
     uint64_t link_bytes_per_second = 0;  // 0 if not known yet
     Status status;                       // result of reading the memory figures
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_memory_info memory = sh_sized<sh_memory_info>();
     std::vector<RuntimeReading> runtimes;
 };
 

@@ -11,8 +11,8 @@ namespace stagehand::telemetry {
 // The mutex of its spiller guards it.
 class SpillLog {
 public:
-    // Begins a file. NULL ends the current file.
-    Status open(const char* path) { return file_.open(path); }
+    Status start(const char* path) { return file_.start(path); }
+    Status stop() { return file_.stop(); }
     // Writes the changes between two readings of the counters, and the sizes of the second reading. Does nothing if no
     // file is open.
     Status write(uint64_t step, const sh_spiller_stats& before, const sh_spiller_stats& after) noexcept;

@@ -15,12 +15,13 @@ namespace stagehand::telemetry {
 // Guarded by the runtime's mutex.
 class StepLog {
 public:
-    // Begins a file. NULL ends the current file.
-    Status open(const char* path) {
+    Status start(const char* path) {
+        SH_TRY(file_.start(path));
         written_plan_ = 0;
         lists_ = 0;
-        return file_.open(path);
+        return Status();
     }
+    Status stop() { return file_.stop(); }
     bool is_open() const { return file_.is_open(); }
     // Adds the members of the plan in force, with or without the lists of blocks and uses.
     using AddPlan = std::function<void(JsonText&, bool lists)>;

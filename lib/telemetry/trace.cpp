@@ -66,7 +66,7 @@ public:
     Status start(const char* path) {
         std::lock_guard lock(mutex_);
         if (file_.is_open())
-            return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already, until sh_trace_stop()");
+            return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already, until its scope ends");
         std::string name = path;  // what may throw comes before anything has begun
         if (const int error = file_.open(path))
             return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(error));
@@ -80,8 +80,7 @@ public:
 
     Status stop() {
         std::lock_guard lock(mutex_);
-        if (!file_.is_open())
-            return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded: sh_trace_start() begins one");
+        if (!file_.is_open()) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
         tracing.store(false, std::memory_order_relaxed);
         failed_ |= file_.add("\n]}\n") != 0;
         failed_ |= file_.close() != 0;

@@ -246,15 +246,15 @@ static void look(sh_runtime* runtime, sh_block id) {
 
 /* An initialiser writes no more than the program's own struct. */
 static void initialize(void) {
-    sh_view* const view = NEW(sh_view, 1);
-    sh_runtime_stats* const stats = NEW(sh_runtime_stats, 1);
-    sh_view_init(view);
-    sh_runtime_stats_init(stats);
-    INTACT(view, 1);
-    INTACT(stats, 1);
-    CHECK(view->serial == 0 && stats->guest_bytes == 0);
-    free(view);
-    free(stats);
+    sh_use* const use = NEW(sh_use, 1);
+    sh_device_options* const options = NEW(sh_device_options, 1);
+    sh_use_init(use);
+    sh_device_options_init(options);
+    INTACT(use, 1);
+    INTACT(options, 1);
+    CHECK(use->compute_ns == 0 && options->helpers == NULL);
+    free(use);
+    free(options);
 }
 
 static void be_a_guest(sh_device* device) {

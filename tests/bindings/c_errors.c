@@ -27,8 +27,8 @@ static sh_block register_one(sh_runtime* runtime, void* memory, size_t bytes) {
 
 /* Calls every function that takes a device with a handle that is not a device. */
 static void wrong_device(sh_device* device) {
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
+    sh_device_caps caps = {.struct_size = sizeof(sh_device_caps)};
     sh_runtime* runtime = NULL;
     sh_stream stream = 77;
     uint64_t clock = 77;
@@ -52,11 +52,11 @@ static void wrong_device(sh_device* device) {
 static void wrong_runtime(sh_runtime* runtime) {
     sh_block block = 1;
     sh_block out = 77;
-    sh_view view = SH_VIEW_INIT;
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
+    sh_block_state state = {.struct_size = sizeof(sh_block_state)};
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    sh_plan_info plan = {.struct_size = sizeof(sh_plan_info)};
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
     sh_use use = SH_USE_INIT;
     desc.bytes = 1;
     GIVES(SH_ERROR_INVALID_HANDLE, sh_runtime_synchronize(runtime));
@@ -79,15 +79,15 @@ static void wrong_runtime(sh_runtime* runtime) {
     GIVES(SH_ERROR_INVALID_HANDLE, sh_read_block(runtime, block, SH_STREAM_HOST, 0, &out, 1));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_stream_forget(runtime, SH_STREAM_HOST));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_runtime_get_stats(runtime, &stats));
-    GIVES(SH_ERROR_INVALID_HANDLE, sh_telemetry_open(runtime, NULL));
+    GIVES(SH_ERROR_INVALID_HANDLE, sh_telemetry_start(runtime, NULL, "steps", NULL));
     CHECK(out == 77 && view.address == NULL && stats.steps == 0 && plan.model_bytes == 0);
     sh_runtime_destroy(runtime);
 }
 
 /* `block` is not a block of this runtime: 0, an unregistered block, or a block of another runtime. */
 static void wrong_block(sh_runtime* runtime, sh_block block) {
-    sh_view view = SH_VIEW_INIT;
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
+    sh_block_state state = {.struct_size = sizeof(sh_block_state)};
     sh_use use = SH_USE_INIT;
     unsigned char byte = 77;
     use.block = block;
@@ -113,8 +113,8 @@ static void impossible_structs(sh_device* device, sh_runtime* runtime, sh_block 
         uint64_t unknown;
     } future = {SH_DEVICE_OPTIONS_INIT, 0};
     sh_device* again = NULL;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    sh_view view = SH_VIEW_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
+    sh_view view = {.struct_size = sizeof(sh_view)};
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     sh_runtime* other = NULL;
 
@@ -183,7 +183,7 @@ static void impossible_arguments(sh_device* device, sh_runtime* runtime) {
 }
 
 static void calls_out_of_place(sh_runtime* runtime, sh_block block) {
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     unsigned char byte = 0;
     GIVES(SH_ERROR_INVALID_STATE, sh_step_end(runtime));
     GIVES(SH_ERROR_INVALID_STATE, sh_release(runtime, block, SH_STREAM_HOST));
@@ -201,12 +201,12 @@ static void calls_out_of_place(sh_runtime* runtime, sh_block block) {
     SUCCEEDS(sh_source_update_begin(runtime, &block, 1));
     GIVES(SH_ERROR_INVALID_STATE, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_source_update_end(runtime, &block, 1));
-    GIVES(SH_ERROR_INVALID_STATE, sh_trace_stop());
+    GIVES(SH_ERROR_INVALID_ARGUMENT, sh_trace_start("trace", NULL));
 }
 
 static void too_small_a_budget(sh_device* device) {
     static unsigned char large[1 << 20];
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
     sh_runtime* runtime = NULL;
     sh_block block;
     char text[512] = "";
@@ -251,8 +251,8 @@ static void after_fork(sh_device* device, sh_runtime* runtime, sh_block block) {
     const pid_t child = fork();
     int status = 0;
     if (child == 0) {
-        sh_view view = SH_VIEW_INIT;
-        sh_memory_info memory = SH_MEMORY_INFO_INIT;
+        sh_view view = {.struct_size = sizeof(sh_view)};
+        sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
         const int all = sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
                         sh_step_begin(runtime, NULL) == SH_ERROR_FORKED &&
                         sh_device_get_memory(device, &memory) == SH_ERROR_FORKED;

@@ -53,14 +53,14 @@ static void plan_step(uint32_t fates[kLayers]) {
     step.to_host_bytes_per_second = step.to_device_bytes_per_second = (uint64_t)kBytes * 500; /* half a layer */
     step.target_peak_bytes = 5 * kBytes;
     sh_activation_plan plan;
-    sh_activation_plan_init(&plan);
+    plan.struct_size = sizeof plan;
     SUCCEEDS(sh_plan_activations(&step, fates, &plan));
     CHECK(plan.meets_target == 1 && plan.peak_bytes <= 5 * kBytes && plan.plain_peak_bytes == kLayers * kBytes);
     CHECK(plan.spilled_bytes > 0 && plan.recomputed_bytes > 0 && plan.kept_bytes > 0);
     CHECK(plan.least_step_ns <= plan.step_ns);
 
     sh_activation_plan simulated;
-    sh_activation_plan_init(&simulated);
+    simulated.struct_size = sizeof simulated;
     sh_memory_point points[8 * kLayers];
     uint64_t count = 0, highest = 0;
     for (int i = 0; i < 8 * kLayers; i++) sh_memory_point_init(&points[i]);
@@ -162,7 +162,7 @@ static void train(sh_device* device) {
     SUCCEEDS(sh_spiller_create(device, NULL, &spiller));
     for (int step = 0; step < 3; step++) train_step(spiller, step, fates);
     sh_spiller_stats stats;
-    sh_spiller_stats_init(&stats);
+    stats.struct_size = sizeof stats;
     SUCCEEDS(sh_spiller_get_stats(spiller, &stats));
     CHECK(stats.steps == 3 && stats.spilled == 3 * spilled && stats.restored == 3 * spilled);
     CHECK(stats.prefetched == 3 * spilled && stats.away_bytes == 0 && stats.kept_bytes == 0);
@@ -187,7 +187,7 @@ static void edges(sh_device* device) {
     classes[0].count = 4;
     SUCCEEDS(sh_spiller_create(device, &options, &spiller));
     sh_spiller_stats stats;
-    sh_spiller_stats_init(&stats);
+    stats.struct_size = sizeof stats;
     SUCCEEDS(sh_spiller_get_stats(spiller, &stats));
     CHECK(stats.pool_bytes == 4 * kBytes);
 

@@ -72,7 +72,7 @@ static void register_model(struct model* model, sh_runtime* runtime) {
 }
 
 static void use_on_host(sh_runtime* runtime, const struct model* model, unsigned i) {
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     SUCCEEDS(sh_acquire(runtime, model->id[i], SH_STREAM_HOST, 0, &view));
     CHECK(view.block == model->id[i] && view.bytes == model->size[i] && view.address != NULL);
     CHECK(view.flags & SH_VIEW_FIXED_ADDRESS);
@@ -97,7 +97,7 @@ static void stream_on_stream(sh_device* device, sh_runtime* runtime, const struc
     for (int step = 0; step < STEPS; ++step) {
         SUCCEEDS(sh_step_begin(runtime, NULL));
         for (unsigned i = 0; i < BLOCKS; ++i) {
-            sh_view view = SH_VIEW_INIT;
+            sh_view view = {.struct_size = sizeof(sh_view)};
             SUCCEEDS(sh_acquire(runtime, model->id[i], stream, 0, &view));
             uses[step][i] = (struct use){model, i, view.address, 0};
             SUCCEEDS(sh_stream_launch(device, stream, compare_in_stream, &uses[step][i], 0));
@@ -115,7 +115,7 @@ static void stream_on_stream(sh_device* device, sh_runtime* runtime, const struc
 
 static void read_back(sh_runtime* runtime, const struct model* model) {
     static unsigned char copy[300000];
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     SUCCEEDS(sh_acquire(runtime, model->id[3], SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_read_block(runtime, model->id[3], SH_STREAM_HOST, 0, copy, model->size[3]));
     CHECK(memcmp(copy, model->bytes[3], model->size[3]) == 0);
@@ -127,9 +127,9 @@ int main(void) {
     sh_device* device = NULL;
     sh_runtime* runtime = NULL;
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    sh_memory_info memory = {.struct_size = sizeof(sh_memory_info)};
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
+    sh_plan_info plan = {.struct_size = sizeof(sh_plan_info)};
 
     options.page_bytes = 4096;
     options.budget_bytes = 480 * 1024;

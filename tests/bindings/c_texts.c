@@ -47,7 +47,7 @@ static sh_block register_memory(sh_runtime* runtime, void* memory, uint64_t byte
 }
 
 static void unknown_flags(sh_runtime* runtime, sh_block block) {
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     for (int round = 0; round < 2; ++round) { /* before the block is on the device, and after that */
         GIVES(SH_ERROR_INVALID_ARGUMENT, sh_acquire(runtime, block, SH_STREAM_HOST, 2, &view));
         TEXT_HAS("flags");
@@ -60,8 +60,8 @@ static void unknown_flags(sh_runtime* runtime, sh_block block) {
 /* A view stays held if the stream of its release does not exist. The library reports a stream that was destroyed too
  * early once. */
 static void unknown_streams(sh_device* device, sh_runtime* runtime, sh_block block) {
-    sh_view view = SH_VIEW_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
+    sh_runtime_stats stats = {.struct_size = sizeof(sh_runtime_stats)};
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     GIVES(SH_ERROR_INVALID_HANDLE, sh_release(runtime, block, 12345));
     TEXT_HAS("stays held");
@@ -89,7 +89,7 @@ static void failing_source(sh_runtime* runtime) {
     sh_segment segment = SH_SEGMENT_INIT;
     sh_block_desc desc;
     sh_block block = 0;
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     segment.kind = SH_SOURCE_FILL;
     segment.fill = failing_fill;
     segment.bytes = SIZE;
@@ -103,7 +103,7 @@ static void failing_source(sh_runtime* runtime) {
 
 /* A view keeps its bytes, so the new bytes cannot be loaded while it is held. A larger max_held would not help. */
 static void invalid_while_held(sh_runtime* runtime, sh_block block) {
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_invalidate_blocks(runtime, &block, 1));
     GIVES(SH_ERROR_HELD, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
@@ -118,7 +118,7 @@ static void unregistered_in_an_update(sh_runtime* runtime) {
     const sh_segment segments[2] = {memory_segment(weights[2], 100), memory_segment(weights[3], 100)};
     const sh_block_desc descs[2] = {describe(&segments[0], "goes"), describe(&segments[1], "stays")};
     sh_block blocks[2] = {0, 0};
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     SUCCEEDS(sh_register_blocks(runtime, descs, 2, blocks));
     SUCCEEDS(sh_source_update_begin(runtime, &blocks[0], 1));
     GIVES(SH_ERROR_INVALID_STATE, sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
@@ -135,7 +135,7 @@ static void dirty_in_an_update(sh_runtime* runtime) {
     const sh_segment segment = memory_segment(source, sizeof source);
     sh_block_desc desc = describe(&segment, "weights in training");
     sh_block block = 0;
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     unsigned char* bytes;
     desc.flags = SH_BLOCK_MUTABLE;
     SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &block));
@@ -172,7 +172,7 @@ static void too_small_a_budget(sh_device* device) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     sh_use use = SH_USE_INIT;
     sh_block outside;
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     SUCCEEDS(sh_runtime_create(device, NULL, &runtime));
     use.block = register_memory(runtime, weights[0], SIZE, "in order");
     SUCCEEDS(sh_set_schedule(runtime, &use, 1));
@@ -204,19 +204,20 @@ static size_t occurrences(const char* path, const char* what) {
 static void trace_over_a_fork(sh_runtime* runtime) {
     char path[] = "/tmp/stagehand-trace-XXXXXX";
     const int file = mkstemp(path);
+    sh_scope* trace = NULL;
     pid_t child;
     int status = 0;
     CHECK(file >= 0);
     close(file);
-    SUCCEEDS(sh_trace_start(path));
+    SUCCEEDS(sh_trace_start(path, &trace));
     SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_step_end(runtime));
     child = fork();
-    if (child == 0) exit(sh_trace_stop() == SH_ERROR_FORKED ? 0 : 1);
+    if (child == 0) exit(sh_scope_end(trace) == SH_ERROR_FORKED ? 0 : 1);
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     SUCCEEDS(sh_step_begin(runtime, NULL));
     SUCCEEDS(sh_step_end(runtime));
-    SUCCEEDS(sh_trace_stop());
+    SUCCEEDS(sh_scope_end(trace));
     CHECK(occurrences(path, "traceEvents") == 1);
     CHECK(occurrences(path, "\"name\":\"step ") == 2);
     CHECK(occurrences(path, "]}") == 1);

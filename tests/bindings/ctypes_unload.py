@@ -125,15 +125,15 @@ def monitor_goes_on(path):
     before = threads()
     with tempfile.TemporaryDirectory() as folder:
         place = os.path.join(folder, "socket")
-        library = ctypes.CDLL(path)
-        assert library.sh_monitor_start(place.encode()) == 0
+        library, scope = ctypes.CDLL(path), ctypes.c_void_p()
+        assert library.sh_monitor_start(place.encode(), ctypes.byref(scope)) == 0
         _ctypes.dlclose(library._handle)
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(place)
             asking.sendall(b"snapshot\n")
             assert asking.recv(1) == b"{"
         library = ctypes.CDLL(path)
-        assert library.sh_monitor_stop() == 0
+        assert library.sh_scope_end(scope) == 0
         assert not os.path.exists(place)
         wait_for_threads(before)
         _ctypes.dlclose(library._handle)

@@ -2,15 +2,14 @@
 // drives the program. It answers each line by one line of JSON on standard output.
 //
 //     start [ADDRESS [TOKEN]]   sh_control_start(); answers the address
-//     stop                      sh_control_stop()
+//     stop                      the end of the control
 //     check                     whether the weights have the contents that they had at first
 //     refuse TEXT               the next pause is refused with this text
 //     hold                      pauses take until the next line comes
 //     let go                    ends that
 //     close                     sh_device_close()
-//     info                      sh_control_get_info()
 //     pauses                    how many pauses have begun
-//     stop in pause             the next pause makes the call sh_control_stop()
+//     stop in pause             the next pause tries to end the control
 //
 // It ends with its input.
 #include <atomic>
@@ -91,7 +90,7 @@ public:
         }
         if (word == "close") return close();
         if (word == "pauses") return pauses_.load();
-        return word == "info" ? info() : Json("unknown");
+        return "unknown";
     }
 
 private:
@@ -109,23 +108,17 @@ private:
         sh_control_options options = SH_CONTROL_OPTIONS_INIT;
         options.address = address.empty() ? nullptr : address.c_str();
         options.token = token.empty() ? nullptr : token.c_str();
-        const sh_status status = sh_control_start(device_, &options, &control_);
-        return status < 0 ? outcome(status) : info();
+        auto info = sh_sized<sh_control_info>();
+        const sh_status status = sh_control_start(device_, &options, &info, &control_);
+        return status < 0 ? outcome(status) : Json{{"address", info.address}, {"port", info.port}};
     }
     Json stop() {
-        const sh_status status = sh_control_stop(control_);
+        const sh_status status = sh_scope_end(control_);
         if (status >= 0) control_ = nullptr;
         return outcome(status);
     }
-    Json info() const {
-        sh_control_info info = SH_CONTROL_INFO_INIT;
-        const sh_status status = sh_control_get_info(control_, &info);
-        if (status < 0) return outcome(status);
-        return {
-            {"address", info.address}, {"port", info.port}, {"requests", info.requests}, {"failures", info.failures}};
-    }
     Json are_weights_whole() const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         check(sh_occupancy_get_info(device_, "weights", &info), "state");
         if (info.state != SH_OCCUPANCY_RUNNING) return "released";
         for (std::uint64_t i = 0; i < weights_bytes; ++i)
@@ -143,7 +136,7 @@ private:
         self.pauses_++;
         while (self.holds_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         std::string refusal;
-        if (self.stops_.exchange(false)) refusal = sh_status_string(sh_control_stop(self.control_));
+        if (self.stops_.exchange(false)) refusal = sh_status_string(sh_scope_end(self.control_));
         const std::lock_guard lock(self.mutex_);
         if (!self.refusal_.empty()) refusal = std::exchange(self.refusal_, "");
         if (refusal.empty()) return 0;
@@ -152,7 +145,7 @@ private:
     }
 
     sh_device* device_ = nullptr;
-    sh_control* control_ = nullptr;
+    sh_scope* control_ = nullptr;
     std::uint64_t weights_ = 0;
     std::atomic<bool> holds_{false}, stops_{false};
     std::atomic<int> pauses_{0};

@@ -4,7 +4,7 @@
 //     figures      what sh_device_get_memory() and sh_runtime_get_stats() say, as JSON
 //     step N       each model streams N steps; then as `figures`
 //     stream       models stream until the next line comes
-//     stop         sh_monitor_stop()
+//     stop         the end of that monitor
 //     start PATH   sh_monitor_start()
 //
 // It ends with its input.
@@ -62,7 +62,7 @@ public:
     void step() {
         check(sh_step_begin(runtime, nullptr), "step");
         for (const sh_block id : ids) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             check(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), "acquire");
             check(sh_release(runtime, id, SH_STREAM_HOST), "release");
         }
@@ -70,7 +70,7 @@ public:
     }
 
     Json figures() const {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         check(sh_runtime_get_stats(runtime, &stats), "statistics");
         return {{"steps", stats.steps},
                 {"hits", stats.hits},
@@ -99,7 +99,7 @@ private:
 Json figures(sh_device* device, const std::vector<std::unique_ptr<Model>>& models) {
     // Background work would make these figures differ from the next ones.
     for (const auto& model : models) check(sh_runtime_synchronize(model->runtime), "synchronize");
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    auto memory = sh_sized<sh_memory_info>();
     check(sh_device_get_memory(device, &memory), "memory");
     Json json = {{"budget_bytes", memory.budget_bytes},     {"used_bytes", memory.used_bytes},
                  {"free_bytes", memory.free_bytes},         {"reserved_bytes", memory.reserved_bytes},
@@ -128,10 +128,10 @@ int main() {
     models.push_back(std::make_unique<Model>(device, "denoiser", 0));
     models.push_back(std::make_unique<Model>(device, "text \"encoder\"\x1b[31m\n", 0));
     models.push_back(std::make_unique<Model>(device, "visitor", 0));
-    check(sh_reserve(models[0]->runtime, 48 * page, SH_PRIORITY_PRIMARY), "reservation");
+    check(sh_reserve(models[0]->runtime, 48 * page, SH_PRIORITY_PRIMARY, nullptr), "reservation");
     sh_guest_options guest = SH_GUEST_OPTIONS_INIT;
     guest.bytes = 36 * page;
-    sh_scope* scope = nullptr;
+    sh_scope *scope = nullptr, *monitor = nullptr;
     check(sh_guest_begin(models[2]->runtime, &guest, &scope), "guest");
 
     Json answer = "ready";
@@ -152,10 +152,10 @@ int main() {
                 for (const auto& model : models) model->step();
             answer = "streamed";
         } else if (line == "stop") {
-            check(sh_monitor_stop(), "monitor");
+            check(sh_scope_end(std::exchange(monitor, nullptr)), "monitor");
             answer = "stopped";
         } else if (line.rfind("start ", 0) == 0) {
-            check(sh_monitor_start(line.substr(6).c_str()), "monitor");
+            check(sh_monitor_start(line.substr(6).c_str(), &monitor), "monitor");
             answer = "started";
         } else {
             answer = "unknown";

@@ -54,7 +54,7 @@ protected:
         OK(sh_plan(runtime_, nullptr, nullptr));  // the shares have changed
     }
     void load_pageable(sh_stream stream) const {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_EQ(sh_invalidate_blocks(pageable_, &block_, 1), SH_OK) << why();
         EXPECT_EQ(sh_acquire(pageable_, block_, stream, 0, &view), SH_OK) << why();
         EXPECT_EQ(sh_release(pageable_, block_, stream), SH_OK) << why();
@@ -146,7 +146,7 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
          }},
         {"a view is polled",
          [&] {
-             sh_view view = SH_VIEW_INIT;
+             auto view = sh_sized<sh_view>();
              sh_status status = SH_OK;
              EXPECT_EQ(sh_invalidate_blocks(pageable_, &block_, 1), SH_OK) << why();
              while ((status = sh_acquire(pageable_, block_, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view)) ==
@@ -167,7 +167,7 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
              small.max_bytes = kMemory;
              sh_runtime* more = nullptr;
              sh_block block = 0;
-             sh_view view = SH_VIEW_INIT;
+             auto view = sh_sized<sh_view>();
              OK(sh_runtime_create(device_, &small, &more));
              register_block(more, memory_, kMemory, SH_BLOCK_PIN, &block);
              OK(sh_acquire(more, block, other_, 0, &view));
@@ -176,7 +176,7 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
          }},
         {"the device is asked how it is",
          [&] {
-             sh_memory_info info = SH_MEMORY_INFO_INIT;
+             auto info = sh_sized<sh_memory_info>();
              OK(sh_device_get_memory(device_, &info));
          }},
     };

@@ -64,7 +64,7 @@ TEST_F(CudaGraphs, resident_contents_are_loaded_anew_after_uses_whose_events_nob
     uint64_t resident = 0;
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         OK(sh_block_get_state(runtime_, blocks_[i], &state));
         resident += state.resident_bytes;
         // Nothing else is loaded meanwhile. A copy that waits for the use of streamed pages would delay the other
@@ -130,7 +130,7 @@ TEST_F(CudaGraphs, what_was_changed_is_written_back_before_its_pages_are_filled_
     for (int k = 0; k < 6 && !HasFatalFailure(); k++) {
         SCOPED_TRACE(k);
         const auto value = static_cast<uint8_t>(200 + k);
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         OK(sh_acquire(runtime_, blocks_[kMutable], other_, 0, &view));
         OK(sh_mark_dirty(runtime_, blocks_[kMutable]));
         OK(sh_stream_launch(device_, other_, nullptr, nullptr, 5'000'000));

@@ -63,7 +63,7 @@ protected:
             for (sh_stream& stream : streams_) OK(sh_stream_create(device_, &stream));
             return;
         }
-        sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+        auto caps = sh_sized<sh_device_caps>();
         OK(sh_device_get_caps(device_, &caps));
         if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE)
             GTEST_SKIP() << "threads have no streams of their own on this device";
@@ -175,7 +175,7 @@ protected:
         OK(sh_release(runtime_, block.id, stream));
     }
     uint64_t acquire(const Block& block, sh_stream stream) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_EQ(sh_acquire(runtime_, block.id, stream, 0, &view), SH_OK) << why();
         if (!view.address) ADD_FAILURE() << "no view";
         return reinterpret_cast<uint64_t>(view.address);
@@ -241,7 +241,7 @@ TEST_P(DelayedSteps, a_thousand) {
         }
     }
     EXPECT_EQ(compared_, steps * order.size());
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     OK(sh_runtime_get_stats(runtime_, &stats));
     EXPECT_GT(stats.bytes_to_device, steps * total_ / 2);  // 60 % do not fit
     EXPECT_GT(stats.write_backs, steps);

@@ -99,7 +99,7 @@ protected:
         for (int k = 0; k < 3; k++) {
             OK(sh_step_begin(runtime, nullptr));
             for (const sh_block block : blocks) {
-                sh_view view = SH_VIEW_INIT;
+                auto view = sh_sized<sh_view>();
                 OK(sh_acquire(runtime, block, stream, 0, &view));
                 OK(sh_stream_launch(device, stream, nullptr, nullptr, 100'000));
                 OK(sh_release(runtime, block, stream));
@@ -134,7 +134,7 @@ TEST_F(DeviceMemory, stays_within_the_budget) {
         SCOPED_TRACE(percent);
         const uint64_t budget = kBlocks * bytes_ / 100 * percent;
         uint64_t free_before = 0, least_free = 0;
-        sh_memory_info info = SH_MEMORY_INFO_INIT;
+        auto info = sh_sized<sh_memory_info>();
         stream_model(budget, &free_before, &least_free, &info);
         ASSERT_FALSE(HasFatalFailure());
         const uint64_t used = free_before - std::min(free_before, least_free);

@@ -110,7 +110,7 @@ private:
 
 // Returns NULL if neither the host nor CUDA's driver reaches the device's memory.
 inline std::unique_ptr<DevicePrograms> device_programs(sh_device* device, size_t counters) {
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     if (sh_device_get_caps(device, &caps) != SH_OK) return nullptr;
     if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE) return std::make_unique<HostPrograms>(device, counters);
     try {

@@ -92,7 +92,7 @@ protected:
     }
     void use(size_t i, sh_stream stream, int64_t busy_ns = 300'000) { use(i, i, stream, busy_ns); }
     void use(size_t i, size_t place, sh_stream stream, int64_t busy_ns) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         OK(sh_acquire(runtime_, blocks_[i], stream, 0, &view));
         look(place, view, stream, busy_ns);
         OK(sh_release(runtime_, blocks_[i], stream));

@@ -68,7 +68,7 @@ TEST_F(LentMemory, holds_all_blocks) {
     for (int step = 0; step < 3; step++) {
         OK(sh_step_begin(runtime_, nullptr));
         for (size_t i = 0; i < kBlocks; i++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             OK(sh_acquire(runtime_, blocks[i], SH_STREAM_HOST, 0, &view));
             const auto address = reinterpret_cast<uint64_t>(view.address);
             EXPECT_GE(address, lent_);
@@ -79,7 +79,7 @@ TEST_F(LentMemory, holds_all_blocks) {
         }
         OK(sh_step_end(runtime_));
     }
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     OK(sh_device_get_memory(device_, &info));
     EXPECT_EQ(info.total_bytes, kLent);
     EXPECT_GT(info.used_bytes, 0u);
@@ -93,7 +93,7 @@ TEST_F(LentMemory, has_an_end) {
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     desc.bytes = 20 * kPage;
     sh_block block = 0;
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     OK(sh_register_blocks(runtime_, &desc, 1, &block));
     const sh_status status = sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view);
     EXPECT_TRUE(status == SH_ERROR_OUT_OF_DEVICE_MEMORY || status == SH_ERROR_BUDGET) << status << ": " << why();

@@ -38,7 +38,7 @@ TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another)
         for (size_t n = 0; n < kBlocks; n++) {
             if (n != i) use(n, other_, n == before ? 20'000'000 : 0);
         }
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         OK(sh_runtime_get_stats(runtime_, &stats));
         streamed -= stats.bytes_to_device;
         first_->run([&] { use(i, kElsewhere, kOwn, 0); });
@@ -59,7 +59,7 @@ TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another)
 TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
-        sh_view late = SH_VIEW_INIT, soon = SH_VIEW_INIT;
+        auto late = sh_sized<sh_view>(), soon = sh_sized<sh_view>();
         OK(sh_step_begin(runtime_, nullptr));
         first_->run([&] {
             OK(sh_acquire(runtime_, blocks_[i], kOwn, 0, &late));
@@ -85,11 +85,11 @@ TEST_F(ThreadStreams, a_write_back_waits_for_the_changes_of_every_thread) {
     for (int k = 0; k < 3 && !HasFatalFailure(); k++) {
         SCOPED_TRACE(k);
         if (k == 1) {
-            OK(sh_protect_blocks(runtime_, &blocks_[kMutable], 1));
+            OK(sh_protect_blocks(runtime_, &blocks_[kMutable], 1, nullptr));
         }
         const auto value = static_cast<uint8_t>(200 + k);
         first_->run([&] {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             OK(sh_acquire(runtime_, blocks_[kMutable], kOwn, 0, &view));
             OK(sh_mark_dirty(runtime_, blocks_[kMutable]));
             OK(sh_stream_launch(device_, kOwn, nullptr, nullptr, 20'000'000));

@@ -45,10 +45,10 @@ public:
     // Compares the bytes after the stream was busy for `late_ns`.
     sh_status use(size_t i, sh_stream stream = 0, int64_t late_ns = 0) {
         if (!stream) stream = stream_;
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         const sh_status status = sh_acquire(model_.runtime(), model_.id(i), stream, 0, &view);
         if (status != SH_OK) return status;
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         EXPECT_SUCCEEDS(sh_block_get_state(model_.runtime(), model_.id(i), &state));
         checks_.push_back(
             {this, i, static_cast<const uint8_t*>(view.address), model_.truth(i)->size(), state.resident_bytes});

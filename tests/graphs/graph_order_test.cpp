@@ -224,7 +224,7 @@ TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
             SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data(), 11));
             SUCCEEDS(model.step(forward(11), other));  // the first blocks of the next step are being loaded at its end
             SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data() + 10, 1));
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             EXPECT_EQ(sh_acquire(model.runtime(), model.id(10), other, SH_ACQUIRE_NO_WAIT, &view),
                       SH_NOT_READY);  // but the load has begun
         }
@@ -253,7 +253,7 @@ TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
     const uint64_t hits = model.stats().hits;
     SUCCEEDS(model.use(last));  // on the host, which waits for the launch
     EXPECT_EQ(model.stats().hits, hits + 1);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     SUCCEEDS(sh_stream_launch(model.device(), stream, nullptr, nullptr, 20'000'000));
     SUCCEEDS(step.launch(stream));
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(last), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);

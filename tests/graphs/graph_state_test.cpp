@@ -112,16 +112,17 @@ TEST_F(Graphs, launches_count_as_steps) {
     auto launcher = make(device, 6, "launcher"), late = make(device, 6, "late"), third = make(device, 12, "third");
     const sh_stream stream = device.stream();
     const std::string path = testing::TempDir() + "launches_count_as_steps." + std::to_string(getpid()) + ".jsonl";
-    SUCCEEDS(sh_telemetry_open(launcher->runtime(), path.c_str()));
+    sh_scope* lines_of_steps = nullptr;
+    SUCCEEDS(sh_telemetry_start(launcher->runtime(), nullptr, path.c_str(), &lines_of_steps));
     launcher->plan();
     Step step(*launcher, stream, forward(6));
     SUCCEEDS(late->step(forward(6)));
     for (int k = 0; k < 3; k++) SUCCEEDS(step.launch(stream));
     EXPECT_EQ(launcher->stats().steps, 3u);
     // The reservation of the runtime that is used furthest in the future gives way first.
-    SUCCEEDS(sh_reserve(launcher->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(launcher->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY, nullptr));
+    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY, nullptr));
+    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(launcher->stats().reserved_bytes, 24 * kPage);
     EXPECT_LT(late->stats().reserved_bytes, 24 * kPage);
     // A launch inside a step is a part of the step.
@@ -129,7 +130,7 @@ TEST_F(Graphs, launches_count_as_steps) {
     for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
     launcher->end_step();
     EXPECT_EQ(launcher->stats().steps, 4u);
-    SUCCEEDS(sh_telemetry_open(launcher->runtime(), nullptr));
+    SUCCEEDS(sh_scope_end(lines_of_steps));
     std::ifstream file(path);
     uint64_t lines = 0;
     for (std::string line; std::getline(file, line);) lines++;
@@ -154,7 +155,7 @@ TEST_F(Graphs, graphs_are_dropped_in_a_step_when_the_next_one_begins) {
 
     SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));
     model->begin_step();
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    auto plan = sh_sized<sh_plan_info>();
     SUCCEEDS(sh_plan(model->runtime(), &options, &plan));
     EXPECT_LE(plan.budget_bytes, 32 * kPage);
     SUCCEEDS(step.launch(stream));  // the plan is in force until the step has ended
@@ -175,7 +176,7 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
     auto model = make(device, 10, "model");
     model->plan();
     const sh_stream stream = device.stream();
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     for (const bool driver_first : {false, true}) {
         Step step(*model);
         ASSERT_EQ(step.begin(stream), SH_OK) << why();
@@ -228,7 +229,7 @@ TEST_F(Graphs, many_blocks_are_acquired_at_once_in_a_capture) {
     SUCCEEDS(step.begin(stream));
     const sh_block some[] = {model.id(0), model.id(1), model.id(2)};
     sh_view views[3];
-    for (sh_view& view : views) sh_view_init(&view);
+    for (sh_view& view : views) view = sh_sized<sh_view>();
     SUCCEEDS(sh_acquire_many(model.runtime(), some, 3, stream, 0, views));
     for (size_t i = 0; i < 3; i++) {
         EXPECT_NE(views[i].address, nullptr) << i;
@@ -284,7 +285,7 @@ TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does
     for (const sh_stream stream : {known, fresh}) {
         SCOPED_TRACE(stream == known ? "known" : "fresh");
         ASSERT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         const auto refused = [&](sh_status status) {
             EXPECT_REFUSED(status, SH_ERROR_INVALID_STATE, "begin a capture of this runtime first");
         };
@@ -360,7 +361,7 @@ TEST_F(Graphs, a_step_that_waits_for_a_launch_is_told_that_its_runtime_goes) {
     });
     while (!begins) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_SUCCEEDS(sh_acquire(model->runtime(), model->id(resident), stream, 0, &view));
     std::thread destroys([&] { model->destroy(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

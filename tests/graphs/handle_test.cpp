@@ -88,11 +88,11 @@ protected:
     sh_stream stream_ = 0;
     sh_scope* scope_ = nullptr;
     // The outputs of the calls.
-    sh_memory_info memory_ = SH_MEMORY_INFO_INIT;
-    sh_device_caps caps_ = SH_DEVICE_CAPS_INIT;
-    sh_runtime_stats stats_ = SH_RUNTIME_STATS_INIT;
-    sh_block_state state_ = SH_BLOCK_STATE_INIT;
-    sh_view view_ = SH_VIEW_INIT;
+    sh_memory_info memory_ = sh_sized<sh_memory_info>();
+    sh_device_caps caps_ = sh_sized<sh_device_caps>();
+    sh_runtime_stats stats_ = sh_sized<sh_runtime_stats>();
+    sh_block_state state_ = sh_sized<sh_block_state>();
+    sh_view view_ = sh_sized<sh_view>();
     uint64_t number_ = 77;
     void* pointer_ = nullptr;
     sh_runtime* runtime_ = nullptr;
@@ -125,12 +125,10 @@ std::vector<Call> Handles::runtime_calls() {
         {"sh_read_block", [=, this](void* h) { return sh_read_block(of(h), block, SH_STREAM_HOST, 0, &number_, 1); }},
         {"sh_stream_forget", [=, this](void* h) { return sh_stream_forget(of(h), stream_); }},
         {"sh_runtime_get_stats", [=, this](void* h) { return sh_runtime_get_stats(of(h), &stats_); }},
-        {"sh_telemetry_open", [=](void* h) { return sh_telemetry_open(of(h), nullptr); }},
-        {"sh_protect_blocks", [=](void* h) { return sh_protect_blocks(of(h), &block, 1); }},
-        {"sh_unprotect_blocks", [=](void* h) { return sh_unprotect_blocks(of(h), &block, 1); }},
+        {"sh_telemetry_start", [=](void* h) { return sh_telemetry_start(of(h), nullptr, "/nowhere", nullptr); }},
+        {"sh_protect_blocks", [=](void* h) { return sh_protect_blocks(of(h), &block, 1, nullptr); }},
         {"sh_keep_resident", [=, this](void* h) { return sh_keep_resident(of(h), &other_scope_); }},
-        {"sh_reserve", [=](void* h) { return sh_reserve(of(h), kPage, SH_PRIORITY_PRIMARY); }},
-        {"sh_release_reservation", [=](void* h) { return sh_release_reservation(of(h)); }},
+        {"sh_reserve", [=](void* h) { return sh_reserve(of(h), kPage, SH_PRIORITY_PRIMARY, nullptr); }},
         {"sh_guest_begin", [=, this](void* h) { return sh_guest_begin(of(h), nullptr, &other_scope_); }},
         {"sh_trim", [=, this](void* h) { return sh_trim(of(h), 0, &number_); }},
         {"sh_set_pressure", [=](void* h) { return sh_set_pressure(of(h), nullptr, nullptr); }},

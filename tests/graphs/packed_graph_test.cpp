@@ -38,7 +38,7 @@ protected:
     // With much computing, no weights stay packed.
     sh_plan_info make_plan(uint64_t compute_ns) {
         set_schedule(compute_ns);
-        sh_plan_info plan = SH_PLAN_INFO_INIT;
+        auto plan = sh_sized<sh_plan_info>();
         EXPECT_SUCCEEDS(sh_plan(runtime_, nullptr, &plan));
         EXPECT_GT(plan.unpack_bytes, 0u);
         EXPECT_EQ(plan.packed_resident_bytes == 0, compute_ns > 1);
@@ -157,7 +157,7 @@ TEST_F(PackedGraphs, no_packed_block_is_loaded_between_enter_and_leave) {
     const sh_stream stream = device_.stream();
     PackedStep captured(*this, stream, forward());
     SUCCEEDS(sh_graph_enter(captured.graph(), stream));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_REFUSED(sh_acquire(runtime_, outside, stream, 0, &view), SH_ERROR_INVALID_STATE,
                    "is packed and cannot be loaded: a graph");
     SUCCEEDS(sh_graph_leave(captured.graph(), stream));

@@ -78,7 +78,7 @@ void spill_on(Run& run, sh_stream stream) {
     constexpr uint64_t kSizes[] = {2000, 20'000, 65'536, 300'000};  // the last one is packed
     Spilling spilling(run);
     const std::string lines = run.folder() + "/spills";
-    TRY(run, sh_spiller_open_telemetry, spilling.spiller, lines.c_str());
+    TRY(run, sh_telemetry_start, nullptr, spilling.spiller, lines.c_str(), nullptr);
     for (uint64_t step = 0; step < 2; step++) {
         TRY_OR(run, SH_ERROR_INVALID_STATE, sh_spiller_begin_step, spilling.spiller, step);
         std::vector<Tensor> tensors(std::size(kSizes));
@@ -115,7 +115,7 @@ void spill_on(Run& run, sh_stream stream) {
         }
         TRY(run, sh_prefetch_spilled, spilling.spiller, away.data(), to.data(), away.size(), stream);
         for (Tensor& tensor : tensors) {
-            sh_ticket_info info = SH_TICKET_INFO_INIT;
+            auto info = sh_sized<sh_ticket_info>();
             TRY(run, sh_ticket_get_info, spilling.spiller, tensor.ticket, &info);
             spilling.restore(tensor, stream);
             TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_ticket_release, spilling.spiller, tensor.ticket);
@@ -123,7 +123,7 @@ void spill_on(Run& run, sh_stream stream) {
         run.settle();
         TRY_OR(run, SH_ERROR_INVALID_STATE, sh_spiller_end_step, spilling.spiller);
     }
-    sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+    auto stats = sh_sized<sh_spiller_stats>();
     TRY(run, sh_spiller_get_stats, spilling.spiller, &stats);
     EXPECT_EQ(stats.kept_bytes + stats.leaving_bytes + stats.away_bytes, 0u);
     EXPECT_TRUE(run.failures() || stats.spilled) << "nothing has left";
@@ -137,7 +137,7 @@ void spill(Run& run) { spill_on(run, run.stream()); }
 void spill_on_the_host(Run& run) { spill_on(run, SH_STREAM_HOST); }
 
 uint32_t state(Run& run, const char* tag) {
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     TRY(run, sh_occupancy_get_info, run.device(), tag, &info);
     return info.state;
 }
@@ -155,7 +155,7 @@ void leave_and_return(Run& run, sh_pause_options pause = SH_PAUSE_OPTIONS_INIT) 
         // A runtime that cannot give its memory back runs, although the resume has failed.
         const uint32_t now = state(run, nullptr);
         EXPECT_TRUE(now == SH_OCCUPANCY_RELEASED || (run.fails_often() && now == SH_OCCUPANCY_MIXED)) << now;
-        sh_memory_info memory = SH_MEMORY_INFO_INIT;
+        auto memory = sh_sized<sh_memory_info>();
         TRY(run, sh_device_get_memory, run.device(), &memory);
         EXPECT_TRUE(run.fails_often() || memory.used_bytes == 0) << memory.used_bytes;
         return status;
@@ -177,7 +177,8 @@ constexpr Part kParts[] = {{1000, "weights"},
 
 void pause(Run& run) {
     run.also_allowed(SH_ERROR_BUSY);  // as an answer to a want of memory
-    uint64_t addresses[std::size(kParts)] = {}, told = 0, callbacks = 0;
+    uint64_t addresses[std::size(kParts)] = {}, told = 0;
+    sh_scope* callbacks = nullptr;
     std::vector<uint8_t> truth[std::size(kParts)];
     for (size_t i = 0; i < std::size(kParts); i++) {
         sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
@@ -215,9 +216,9 @@ void pause(Run& run) {
     EXPECT_GE(told, 3u);
     uint8_t byte = 0;
     ignore(CALL(sh_occupancy_read, run.device(), addresses[0], 1, &byte));  // it is on the device
-    TRY_OR(run, SH_ERROR_NOT_FOUND, sh_occupancy_remove_callbacks, run.device(), callbacks);
-    sh_occupancy_info infos[4] = {SH_OCCUPANCY_INFO_INIT, SH_OCCUPANCY_INFO_INIT, SH_OCCUPANCY_INFO_INIT,
-                                  SH_OCCUPANCY_INFO_INIT};
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, callbacks);
+    sh_occupancy_info infos[4] = {sh_sized<sh_occupancy_info>(), sh_sized<sh_occupancy_info>(),
+                                  sh_sized<sh_occupancy_info>(), sh_sized<sh_occupancy_info>()};
     uint64_t tags = 0;
     TRY(run, sh_occupancy_list, run.device(), infos, 4, &tags);
     EXPECT_EQ(tags, 4u);

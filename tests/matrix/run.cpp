@@ -176,7 +176,7 @@ void Run::finish() {
     progress_.met_failures += failures() > 0;
     progress_.calls = cell_.fails == Fails::copies_of_helper ? calls("copy_to_device") : counters().calls;
     if (cell_.lasts == Lasts::for_ever || lost_ || !device_ || testing::Test::HasFailure()) return;
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    auto memory = sh_sized<sh_memory_info>();
     TRY(*this, sh_device_get_memory, device(), &memory);
     EXPECT_EQ(memory.runtime_count, 0u);
     EXPECT_LE(memory.peak_bytes, budget_bytes_);

@@ -25,10 +25,10 @@ void functions(Run& run) {
     TRY(run, sh_unpack, packed.data(), packed.size(), 100, sizeof found, found);
     EXPECT_EQ(std::memcmp(found, plain.data() + 100, sizeof found), 0);
     sh_backend_info backends[8];
-    for (sh_backend_info& info : backends) sh_backend_info_init(&info);
+    for (sh_backend_info& info : backends) info = sh_sized<sh_backend_info>();
     uint64_t count = 0, now = 0;
     TRY(run, sh_backend_list, backends, std::size(backends), &count);
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     TRY(run, sh_device_get_caps, run.device(), &caps);
     TRY(run, sh_device_get_clock, run.device(), &now);
     // Another device, which is opened and closed.
@@ -68,25 +68,27 @@ void observe(Run& run) {
                       place = run.folder() + "/monitor";
     TRY(
         run, sh_set_log, SH_LOG_WARNING, [](int32_t, const char*, void*) {}, nullptr);
-    TRY(run, sh_trace_start, trace.c_str());
-    TRY(run, sh_monitor_start, place.c_str());
     struct Stop {
         Run& run;
+        sh_scope *trace = nullptr, *monitor = nullptr;
         ~Stop() {
-            for (int k = 0; k < 70 && CALL(sh_trace_stop) == SH_ERROR_OUT_OF_HOST_MEMORY;) k++;
-            for (int k = 0; k < 70 && CALL(sh_monitor_stop) == SH_ERROR_OUT_OF_HOST_MEMORY;) k++;
+            for (sh_scope* const scope : {trace, monitor})
+                for (int k = 0; k < 70 && CALL(sh_scope_end, scope) == SH_ERROR_OUT_OF_HOST_MEMORY;) k++;
             ignore(CALL(sh_set_log, 0, nullptr, nullptr));
         }
     } stop{run};
+    TRY(run, sh_trace_start, trace.c_str(), &stop.trace);
+    TRY(run, sh_monitor_start, place.c_str(), &stop.monitor);
     Weights weights(run, equal_blocks(4, 2 * kPage));
-    TRY(run, sh_telemetry_open, weights.get(), steps.c_str());
+    sh_scope* lines = nullptr;
+    TRY(run, sh_telemetry_start, weights.get(), nullptr, steps.c_str(), &lines);
     sh_part_options halves = SH_PART_OPTIONS_INIT;
     weights.step();
     run.try_until("the monitor", [&] {  // it answers, or closes the connection
         Connection connection(place);
         return connection.send("snapshot\n") && connection.receive().find("runtimes") != std::string::npos;
     });
-    TRY(run, sh_telemetry_open, weights.get(), nullptr);
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, lines);
     const std::vector<uint8_t> bytes(3 * kPage, 7);
     sh_segment segment = SH_SEGMENT_INIT;
     segment.kind = SH_SOURCE_POINTER;
@@ -98,7 +100,7 @@ void observe(Run& run) {
     desc.segment_count = 1;
     halves.unit_bytes = 1;
     halves.largest_bytes = (bytes.size() + 1) / 2;
-    sh_part parts[2] = {SH_PART_INIT, SH_PART_INIT};
+    sh_part parts[2] = {sh_sized<sh_part>(), sh_sized<sh_part>()};
     uint64_t count = 0;
     TRY(run, sh_register_parts, weights.get(), &desc, &halves, parts, 2, &count);
     EXPECT_EQ(count, 2u);
@@ -108,21 +110,19 @@ void observe(Run& run) {
 
 // A client releases and resumes memory. Where the plugin is not built, the calls say so.
 void control(Run& run) {
-    sh_control* control = nullptr;
+    sh_scope* control = nullptr;
     sh_control_options options = SH_CONTROL_OPTIONS_INIT;
     const std::string path = run.folder() + "/control";
     options.address = path.c_str();
     options.token = "a-token-for-tests";
-    sh_control_info info = SH_CONTROL_INFO_INIT;
+    auto info = sh_sized<sh_control_info>();
     if (!STAGEHAND_HAVE_CONTROL) {
-        EXPECT_NE(CALL(sh_control_start, run.device(), &options, &control), SH_OK);
-        ignore(CALL(sh_control_get_info, nullptr, nullptr));
-        ignore(CALL(sh_control_stop, nullptr));
+        EXPECT_NE(CALL(sh_control_start, run.device(), &options, &info, &control), SH_OK);
         return;
     }
     uint64_t memory = 0;
     TRY(run, sh_alloc, run.device(), kPage, nullptr, &memory);
-    TRY(run, sh_control_start, run.device(), &options, &control);
+    TRY(run, sh_control_start, run.device(), &options, &info, &control);
     try {
         const struct {
             const char *method, *target, *body;
@@ -138,12 +138,11 @@ void control(Run& run) {
             run.try_until(request.target, [&] {
                 return http(path, request.method, request.target, request.body, options.token).status == request.status;
             });
-        TRY(run, sh_control_get_info, control, &info);
     } catch (const Ended&) {
-        for (int k = 0; k < 70 && CALL(sh_control_stop, control) < 0;) k++;
+        for (int k = 0; k < 70 && CALL(sh_scope_end, control) < 0;) k++;
         throw;
     }
-    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_control_stop, control);
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, control);
     TRY_OR(run, SH_ERROR_INVALID_ARGUMENT, sh_free, run.device(), memory);
     TRY(run, sh_occupancy_trim, run.device(), nullptr);
 }

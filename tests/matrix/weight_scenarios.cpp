@@ -62,11 +62,11 @@ void ask(Run& run) {
     sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
     dry.flags = SH_PLAN_DRY_RUN;
     dry.budget_bytes = 12 * kPage;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    auto plan = sh_sized<sh_plan_info>();
     TRY(run, sh_plan, weights.get(), &dry, &plan);
     TRY(run, sh_plan, weights.get(), nullptr, nullptr);
     weights.step(stream);
-    sh_view views[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
+    sh_view views[2] = {sh_sized<sh_view>(), sh_sized<sh_view>()};
     TRY(run, sh_acquire_many, weights.get(), weights.ids() + 5, 2, stream, 0, views);
     for (const size_t i : {0, 1}) {
         weights.compare(5 + i, views[i], stream);
@@ -75,10 +75,10 @@ void ask(Run& run) {
     static uint8_t bytes[64];  // a failed call leaves them to the driver
     TRY(run, sh_read_block, weights.get(), weights.ids()[5], stream, 0, bytes, sizeof bytes);
     for (const size_t i : {5, 6}) weights.release(i, stream);
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    auto state = sh_sized<sh_block_state>();
     TRY(run, sh_block_get_state, weights.get(), weights.ids()[0], &state);
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    sh_kind_info kinds[2] = {SH_KIND_INFO_INIT, SH_KIND_INFO_INIT};
+    auto stats = sh_sized<sh_runtime_stats>();
+    sh_kind_info kinds[2] = {sh_sized<sh_kind_info>(), sh_sized<sh_kind_info>()};
     uint64_t count = 0;
     TRY(run, sh_runtime_get_stats, weights.get(), &stats);
     TRY(run, sh_kind_list, weights.get(), kinds, 2, &count);
@@ -105,7 +105,7 @@ void hold(Run& run) {
     const sh_stream stream = run.stream(), slow = run.stream();
     weights.schedule(2);
     TRY(run, sh_plan, weights.get(), nullptr, nullptr);
-    sh_view other = SH_VIEW_INIT, view = SH_VIEW_INIT, third = SH_VIEW_INIT;
+    auto other = sh_sized<sh_view>(), view = sh_sized<sh_view>(), third = sh_sized<sh_view>();
     TRY(run, sh_acquire, weights.get(), weights.ids()[1], slow, 0, &other);
     run.attempt("a look", [&] {
         return run.test_device().bytes().look(slow, other.address, 1, [](const uint8_t*) { usleep(3000); });
@@ -134,15 +134,15 @@ void share(Run& run) {
     one.step(stream);
     other.step();
     TRY(run, sh_device_set_budget, run.device(), 36 * kPage);
-    TRY(run, sh_protect_blocks, one.get(), one.ids() + 3, 2);
-    sh_scope *kept = nullptr, *visit = nullptr;
+    sh_scope *protection = nullptr, *kept = nullptr, *reservation = nullptr, *visit = nullptr;
+    TRY(run, sh_protect_blocks, one.get(), one.ids() + 3, 2, &protection);
     TRY(run, sh_keep_resident, one.get(), &kept);
     one.step();
     TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, kept);
-    TRY_OR(run, SH_ERROR_INVALID_ARGUMENT, sh_unprotect_blocks, one.get(), one.ids() + 3, 2);
-    TRY(run, sh_reserve, one.get(), 20 * kPage, SH_PRIORITY_SECONDARY);
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, protection);
+    TRY(run, sh_reserve, one.get(), 20 * kPage, SH_PRIORITY_SECONDARY, &reservation);
     other.step(stream);
-    TRY(run, sh_release_reservation, one.get());
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, reservation);
     sh_guest_options options = SH_GUEST_OPTIONS_INIT;
     options.flags = SH_GUEST_SHRINK;
     options.bytes = 4 * kPage;
@@ -215,7 +215,7 @@ void capture(Run& run) {
     };
     const auto captured = [&] {
         for (size_t i = 0; i < weights.size(); i++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             if (!run.once("sh_acquire", CALL(sh_acquire, weights.get(), weights.ids()[i], stream, 0, &view)))
                 return false;
             looks[i].at = static_cast<const uint8_t*>(view.address);
@@ -267,7 +267,7 @@ void load_with_a_helper(Run& run) {
         ASSERT_EQ(++told, 1) << "a helper that is left out has failed again";
         weights.forget_wrong();
     }
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     TRY(run, sh_runtime_get_stats, weights.get(), &stats);
     EXPECT_TRUE(run.failures() || stats.helped_bytes) << "the helper has brought nothing";
     TRY(run, sh_trim, weights.get(), 0, nullptr);

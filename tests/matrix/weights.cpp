@@ -82,10 +82,10 @@ Weights::Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_optio
 
 Weights::~Weights() {
     if (std::uncaught_exceptions()) run_.settle();  // the engine ends while it holds views
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     ignore(sh_runtime_get_stats(runtime_, &stats));
     if (stats.lost) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_EQ(sh_step_begin(runtime_, nullptr), SH_ERROR_RUNTIME_LOST);
         EXPECT_EQ(sh_acquire(runtime_, ids_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_RUNTIME_LOST);
     }
@@ -101,7 +101,7 @@ void Weights::schedule(size_t count) {
 }
 
 void Weights::use(size_t i, sh_stream stream) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     TRY(run_, sh_acquire, runtime_, ids_[i], stream, 0, &view);
     compare(i, view, stream);
     if (is_mutable(i) && stream == SH_STREAM_HOST) {
@@ -125,7 +125,7 @@ void Weights::release(size_t i, sh_stream stream) {
     run_.attempt("sh_release", [&] {
         const sh_status status = CALL(sh_release, runtime_, ids_[i], stream);
         if (run_.once("sh_release", status)) return status;
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         TRY(run_, sh_block_get_state, runtime_, ids_[i], &state);
         return state.held ? status : sh_status(SH_OK);
     });

@@ -27,7 +27,7 @@ int open_device(const char* name, const char* path, const char* device_options) 
     void* const file = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     const auto closed = file ? reinterpret_cast<int (*)()>(dlsym(file, "sh_test_closed_devices")) : nullptr;
     std::printf("closed=%d\n", closed ? closed() : 0);
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     if (device && sh_device_get_caps(device, &caps) == SH_OK) std::printf("flags=%u\n", caps.flags);
     sh_device_close(device);
     return status != SH_OK;
@@ -36,7 +36,7 @@ int open_device(const char* name, const char* path, const char* device_options) 
 int open_auto() {
     sh_device* device = nullptr;
     char text[1024] = "";
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     sh_status status = sh_device_open("auto", nullptr, &device);
     if (status == SH_OK) status = sh_device_get_caps(device, &caps);
     if (status != SH_OK) sh_last_error(text, sizeof text);

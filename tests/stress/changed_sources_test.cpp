@@ -149,7 +149,7 @@ private:
     // The memory of the device is that of the host.
     template <class Use>
     void use(size_t i, Use&& use) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         attempt("acquire", [&] { return sh_acquire(runtime_, blocks_[i].id, SH_STREAM_HOST, 0, &view); });
         use(blocks_[i], static_cast<uint8_t*>(view.address));
         EXPECT_SUCCEEDS(sh_release(runtime_, blocks_[i].id, SH_STREAM_HOST));
@@ -190,7 +190,7 @@ TEST_F(ChangedSources, AreSeenByAllThreadsWhateverTheTimes) {
             for (int k = 0; k < rounds; k++) {
                 one.act();
                 if (k % 10 != 9) continue;
-                sh_memory_info memory = SH_MEMORY_INFO_INIT;
+                auto memory = sh_sized<sh_memory_info>();
                 SUCCEEDS(sh_device_get_memory(device.get(), &memory));
                 EXPECT_LE(memory.used_bytes, kBudget);
             }

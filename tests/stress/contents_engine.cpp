@@ -192,7 +192,7 @@ sh_stream ContentsEngine::stream_for(const ModelBlock& block) {
 
 ContentsEngine::SightOf ContentsEngine::acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags,
                                                 sh_view* out) {
-    *out = SH_VIEW_INIT;
+    *out = sh_sized<sh_view>();
     const uint64_t changes = block.changes();
     const sh_status status =
         call(party, stream == SH_STREAM_HOST ? "sh_acquire on the host" : "sh_acquire", block.number, kRefusals,
@@ -263,7 +263,7 @@ void ContentsEngine::use_many(Party& party, int within) {
         claims.push_back(std::move(claim));
     }
     if (blocks.empty()) return;
-    std::vector<sh_view> views(blocks.size(), SH_VIEW_INIT);
+    std::vector<sh_view> views(blocks.size(), sh_sized<sh_view>());
     std::vector<uint64_t> changes;
     for (ModelBlock* const block : blocks) changes.push_back(block->changes());
     const sh_status status = call(party, "sh_acquire_many", blocks[0]->number, kRefusals, Driver::may_fail, [&] {

@@ -95,7 +95,7 @@ void ContentsEngine::update(Party& party, int within) {
 // A view that is held keeps its bytes. No other view of these bytes can be had before the release.
 void ContentsEngine::update_held(Party& party, ModelBlock& block, int within) {
     const sh_stream stream = stream_for(block);
-    sh_view view, again = SH_VIEW_INIT;
+    sh_view view, again = sh_sized<sh_view>();
     const SightOf sight = acquire(party, block, stream, 0, &view);
     if (!sight) return;
     const bool updated = update_claimed(party, {&block}, true, within);
@@ -121,7 +121,7 @@ void ContentsEngine::misplaced_calls(Party& party, ModelBlock& block, bool held)
         if (status == SH_OK) party.fail(block.number, "an update began twice");
     }
     if (pick(3) == 0) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         const sh_status status =
             call(party, "sh_acquire within an update", block.number, {SH_ERROR_INVALID_STATE}, Driver::may_fail,
                  [&] { return sh_acquire(party.runtime(), id, SH_STREAM_HOST, 0, &view); });

@@ -81,7 +81,7 @@ void ContentsEngine::step(Party& party) {
 void ContentsEngine::plan(Party& party) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = pick(4) == 0 ? SH_PLAN_DRY_RUN : 0;
-    sh_plan_info info = SH_PLAN_INFO_INIT;
+    auto info = sh_sized<sh_plan_info>();
     call(party, "sh_plan", kNoBlock, {SH_ERROR_BUDGET, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE}, Driver::may_fail,
          [&] { return sh_plan(party.runtime(), &options, &info); });
 }
@@ -106,14 +106,14 @@ void ContentsEngine::synchronize(Party& party) {
 
 void ContentsEngine::inspect(Party& party) {
     ModelBlock& block = any(party);
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    auto state = sh_sized<sh_block_state>();
     call_unclaimed(party, "sh_block_get_state", {&block}, {}, Driver::silent, [&](const std::vector<sh_block>& ids) {
         return sh_block_get_state(party.runtime(), ids[0], &state);
     });
     if (state.present_bytes > state.bytes || state.resident_bytes + state.streamed_bytes > state.bytes ||
         state.state > uint32_t(SH_BLOCK_DRAINING))
         party.fail(block.number, "sh_block_get_state tells what cannot be");
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     call(party, "sh_runtime_get_stats", kNoBlock, {}, Driver::silent,
          [&] { return sh_runtime_get_stats(party.runtime(), &stats); });
     if (stats.lost && !round_.setting().faulty) party.fail(kNoBlock, "the runtime is lost");
@@ -165,7 +165,7 @@ void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     std::vector<sh_block> ids;
     for (const auto& block : party.blocks())
         if (block->id) ids.push_back(block->id);
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     EXPECT_SUCCEEDS(sh_runtime_get_stats(party.runtime(), &stats));
     party.loads = stats.loads;
     party.plans = stats.plans;

@@ -32,16 +32,15 @@ int serves_as_a_daemon(const Folder& folder) {
         sh_control_options options = SH_CONTROL_OPTIONS_INIT;
         options.address = tcp ? "127.0.0.1:0" : path.c_str();
         options.token = tcp ? "token-0123456789" : nullptr;
-        sh_control* control = nullptr;
-        if (sh_control_start(device, &options, &control) != SH_OK) return 2;
+        sh_scope* control = nullptr;
+        auto info = sh_sized<sh_control_info>();
+        if (sh_control_start(device, &options, &info, &control) != SH_OK) return 2;
         if (has_standard_descriptor()) return 3;
-        sh_control_info info = SH_CONTROL_INFO_INIT;
-        if (sh_control_get_info(control, &info) != SH_OK) return 4;
         HttpClient client(info.address);  // which has a standard descriptor itself
         client.send(request_text("GET", "/memory", "", tcp ? "token-0123456789" : ""));
         if (client.receive().status != 200) return 5;
         if (fcntl(1, F_GETFD) >= 0 || fcntl(2, F_GETFD) >= 0) return 6;
-        if (sh_control_stop(control) != SH_OK) return 7;
+        if (sh_scope_end(control) != SH_OK) return 7;
         sh_device_close(device);
     }
     return 0;
@@ -66,10 +65,9 @@ int stops_without_descriptors(const Folder& folder, bool tcp) {
     sh_control_options options = SH_CONTROL_OPTIONS_INIT;
     options.address = tcp ? "127.0.0.1:0" : path.c_str();
     options.token = tcp ? "token-0123456789" : nullptr;
-    sh_control* control = nullptr;
-    if (sh_control_start(device, &options, &control) != SH_OK) return 2;
-    sh_control_info info = SH_CONTROL_INFO_INIT;
-    if (sh_control_get_info(control, &info) != SH_OK) return 3;
+    sh_scope* control = nullptr;
+    auto info = sh_sized<sh_control_info>();
+    if (sh_control_start(device, &options, &info, &control) != SH_OK) return 2;
     HttpClient waiting(info.address), client(info.address);
     waiting.send("GET /mem");
     client.send(request_text("GET", "/memory", "", tcp ? "token-0123456789" : ""));
@@ -77,7 +75,7 @@ int stops_without_descriptors(const Folder& folder, bool tcp) {
     if (close_range(3, ~0U, 0) != 0) return 5;
     std::vector<int> files;
     for (int i = 0; i < 60; i++) files.push_back(memfd_create("test", MFD_CLOEXEC));
-    if (sh_control_stop(control) != SH_OK) return 6;
+    if (sh_scope_end(control) != SH_OK) return 6;
     sh_device_close(device);
     for (const int file : files) {
         struct stat status = {};

@@ -53,7 +53,7 @@ protected:
     }
     void TearDown() override {
         hold_ = false;
-        EXPECT_EQ(sh_control_stop(control_), SH_OK) << last_text();
+        EXPECT_EQ(sh_scope_end(control_), SH_OK) << last_text();
         sh_device_close(device_);
     }
 
@@ -69,9 +69,8 @@ protected:
         options.address = GetParam() ? "127.0.0.1:0" : path.c_str();
         token_ = GetParam() ? kToken : "";
         options.token = GetParam() ? kToken.c_str() : nullptr;
-        MUST(sh_control_start(device_, &options, &control_));
-        sh_control_info info = SH_CONTROL_INFO_INIT;
-        MUST(sh_control_get_info(control_, &info));
+        auto info = sh_sized<sh_control_info>();
+        MUST(sh_control_start(device_, &options, &info, &control_));
         address_ = info.address;
         EXPECT_EQ(info.port != 0, GetParam());
     }
@@ -93,14 +92,14 @@ protected:
         auto& self = *static_cast<ControlTest*>(data);
         self.pauses_++;
         while (self.hold_) std::this_thread::sleep_for(1ms);
-        if (self.stops_in_pause_) self.status_in_pause_ = sh_control_stop(self.control_);
+        if (self.stops_in_pause_) self.status_in_pause_ = sh_scope_end(self.control_);
         if (self.refuse_) std::strcpy(message, "the engine is \"busy\"");
         return self.refuse_;
     }
 
     Folder folder_;
     sh_device* device_ = nullptr;
-    sh_control* control_ = nullptr;
+    sh_scope* control_ = nullptr;
     uint64_t weights_ = 0, cache_ = 0;
     std::string address_, token_;
     std::atomic<bool> hold_{false}, refuse_{false}, stops_in_pause_{false};
@@ -316,7 +315,7 @@ TEST_P(ControlTest, StopsWhileRequestsRun) {
             clients.emplace_back([&, i] { i % 2 ? post("/sleep?wait_seconds=60") : get("/metrics"); });
         HttpClient silent(address_);
         std::this_thread::sleep_for(std::chrono::microseconds(300 * round));
-        MUST(sh_control_stop(control_));
+        MUST(sh_scope_end(control_));
         control_ = nullptr;
         EXPECT_TRUE(silent.is_closed_by_peer());
         for (std::thread& client : clients) client.join();
@@ -358,12 +357,12 @@ TEST_P(ControlTest, AClosedDeviceIsToldOf) {
 }
 
 TEST_P(ControlTest, Options) {
-    sh_control* other = nullptr;
+    sh_scope* other = nullptr;
     const auto start = [&](const char* address, const char* token) {
         sh_control_options options = SH_CONTROL_OPTIONS_INIT;
         options.address = address;
         options.token = token;
-        return sh_control_start(device_, &options, &other);
+        return sh_control_start(device_, &options, nullptr, &other);
     };
     EXPECT_EQ(start("127.0.0.1:0", nullptr), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(start("127.0.0.1:0", "short"), SH_ERROR_INVALID_ARGUMENT);
@@ -371,15 +370,13 @@ TEST_P(ControlTest, Options) {
     EXPECT_NE(last_text().find("0.0.0.0:0"), std::string::npos);
     EXPECT_EQ(start(address_.c_str(), kToken.c_str()), SH_ERROR_IO) << "it is taken";
     EXPECT_EQ(start(folder_.path().c_str(), nullptr), SH_ERROR_IO) << "a folder";
-    EXPECT_EQ(sh_control_start(device_, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_control_stop(nullptr), SH_OK);
-    EXPECT_EQ(sh_control_stop(reinterpret_cast<sh_control*>(device_)), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_control_start(device_, nullptr, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
     const std::string path = folder_.at("second");
     ASSERT_EQ(start(path.c_str(), kToken.c_str()), SH_OK) << last_text();
     EXPECT_EQ(http(path, "GET", "/memory").status, 401) << "a token on a Unix socket counts as well";
     EXPECT_EQ(http(path, "GET", "/memory", "", kToken).status, 200);
-    EXPECT_EQ(sh_control_stop(other), SH_OK);
-    EXPECT_EQ(sh_control_stop(other), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_scope_end(other), SH_OK);
+    EXPECT_EQ(sh_scope_end(other), SH_ERROR_INVALID_HANDLE);
     EXPECT_FALSE(exists(path));
 }
 

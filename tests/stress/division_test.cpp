@@ -55,7 +55,7 @@ public:
     uint64_t plans() const {
         uint64_t all = 0;
         for (sh_runtime* runtime : runtimes_) {
-            sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+            auto stats = sh_sized<sh_runtime_stats>();
             EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
             all += stats.plans;
         }
@@ -65,7 +65,7 @@ public:
     std::string shares() const {
         std::string text;
         for (sh_runtime* runtime : runtimes_) {
-            sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+            auto stats = sh_sized<sh_runtime_stats>();
             EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
             text += " " + std::to_string(stats.share_bytes / kSimPage);
         }
@@ -99,7 +99,7 @@ private:
     }
 
     void step(size_t m) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         SUCCEEDS(sh_step_begin(runtimes_[m], nullptr));
         for (const sh_use& use : uses_[m]) {
             view = held_view(runtimes_[m], use.block, stream_);

@@ -41,7 +41,7 @@ struct FailingWriteBack {
 void expect_all_lost(FailingWriteBack& failing) {
     sh_runtime* const runtime = failing.model.runtime();
     const sh_block clean = failing.model.id(1);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     sh_block added = 0;
     sh_use use = SH_USE_INIT;
@@ -58,7 +58,7 @@ void expect_all_lost(FailingWriteBack& failing) {
         {"step_begin", sh_step_begin(runtime, nullptr)},
         {"set_schedule", sh_set_schedule(runtime, &use, 1)},
         {"plan", sh_plan(runtime, nullptr, nullptr)},
-        {"reserve", sh_reserve(runtime, kPage, SH_PRIORITY_PRIMARY)},
+        {"reserve", sh_reserve(runtime, kPage, SH_PRIORITY_PRIMARY, nullptr)},
         {"register_blocks", sh_register_blocks(runtime, &desc, 1, &added)},
         {"invalidate_blocks", sh_invalidate_blocks(runtime, &clean, 1)},
         {"source_update_begin", sh_source_update_begin(runtime, &clean, 1)},
@@ -75,7 +75,7 @@ TEST_F(Faults, a_call_that_is_told_of_a_lost_device_loses_the_runtime) {
         sh_runtime* const runtime = failing.model.runtime();
         failing.model.release(0);  // begins it
         while (failing.model.state(0).state == SH_BLOCK_DRAINING) std::this_thread::yield();
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_EQ(acquires ? sh_acquire(runtime, failing.model.id(1), SH_STREAM_HOST, 0, &view)
                            : sh_release(runtime, failing.model.id(2), SH_STREAM_HOST),
                   SH_ERROR_DEVICE_LOST)
@@ -92,7 +92,7 @@ TEST_F(Faults, an_acquire_is_told_of_a_write_back_that_keeps_failing) {
             FailingWriteBack failing(origin, failure, 0);
             sh_runtime* const runtime = failing.model.runtime();
             ignore(sh_release(runtime, failing.model.id(0), SH_STREAM_HOST));
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             sh_status told = SH_OK;
             for (int k = 0; k < 3 && told != failure; k++) {  // the first error may come from before the retry
                 told = sh_acquire(runtime, failing.model.id(1), SH_STREAM_HOST, 0, &view);
@@ -166,8 +166,8 @@ TEST_F(Faults, memory_that_could_not_be_given_back_is_in_nobodys_share) {
         SUCCEEDS(model.schedule(forward(20)));
         for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(20)));
         EXPECT_EQ(model.stats().held_bytes, (pages - 16) * kPage);
-        EXPECT_EQ(sh_reserve(model.runtime(), (pages - 15) * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-        SUCCEEDS(sh_reserve(model.runtime(), (pages - 16) * kPage, SH_PRIORITY_PRIMARY));
+        EXPECT_EQ(sh_reserve(model.runtime(), (pages - 15) * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET);
+        SUCCEEDS(sh_reserve(model.runtime(), (pages - 16) * kPage, SH_PRIORITY_PRIMARY, nullptr));
         EXPECT_EQ(device.memory().headroom_bytes, 0u);
         SUCCEEDS(model.step(forward(20)));
     }

@@ -90,7 +90,7 @@ TEST(FreeMemory, what_is_reserved_is_not_given_up) {
     Model model(device, equal_blocks(10, 2 * kMiB)), other(device, equal_blocks(10, 2 * kMiB));
     for (Model* each : {&model, &other}) SUCCEEDS(each->schedule(forward(10)));
     SUCCEEDS(model.step(forward(10)));
-    SUCCEEDS(sh_reserve(model.runtime(), 20 * kMiB, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(model.runtime(), 20 * kMiB, SH_PRIORITY_PRIMARY, nullptr));
     SUCCEEDS(other.step(forward(10)));
     others_take(38 * kMiB);
     for (int k = 0; k < 3; k++) {

@@ -40,7 +40,7 @@ public:
         EXPECT_SUCCEEDS(sh_occupancy_add_callbacks(device_, before_pause, after_resume, this, &callbacks_));
     }
     // The device may be closed already.
-    ~Engine() { ignore(sh_occupancy_remove_callbacks(device_, callbacks_)); }
+    ~Engine() { EXPECT_SUCCEEDS(sh_scope_end(callbacks_)); }
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
@@ -200,11 +200,11 @@ private:
     // Half of the time none.
     uint32_t any_format() { return random_() % 2 ? 0 : static_cast<uint32_t>(1 + random_() % SH_FORMAT_F8_E5M2); }
     bool known() const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         return sh_occupancy_get_info(device_, tag_.c_str(), &info) == SH_OK;
     }
     uint32_t state() const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         EXPECT_SUCCEEDS(sh_occupancy_get_info(device_, tag_.c_str(), &info));
         return info.state;
     }
@@ -236,7 +236,7 @@ private:
 
     sh_device* const device_;
     const std::string tag_;
-    uint64_t callbacks_ = 0;
+    sh_scope* callbacks_ = nullptr;
     Told told_ = kRuns;
     bool refuses_ = false;
     std::mt19937_64 random_;

@@ -38,7 +38,7 @@ void expect_nothing_left(sh_device* device, Unpinning unpinning) {
     if (unpinning == Unpinning::works) {
         EXPECT_EQ(left.pinned_bytes, 0u);
     }
-    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    auto memory = sh_sized<sh_memory_info>();
     SUCCEEDS(sh_device_get_memory(device, &memory));
     EXPECT_EQ(memory.used_bytes, 0u);
 }
@@ -69,7 +69,7 @@ TEST_F(Occupancy, a_device_that_is_gone_takes_its_contents_along) {
     const sh_fault_plan plan = {sizeof plan, SH_ERROR_DEVICE_LOST, "device_synchronize", 1, 1};
     SUCCEEDS(FAULT(sh_fault_arm)(&plan));
     EXPECT_EQ(sh_pause(device, nullptr, nullptr), SH_ERROR_DEVICE_LOST);
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     SUCCEEDS(sh_occupancy_get_info(device, "lost", &info));
     EXPECT_EQ(info.state, SH_OCCUPANCY_LOST + 0u);
     SUCCEEDS(sh_occupancy_get_info(device, "kept", &info));
@@ -156,7 +156,7 @@ TEST_F(Occupancy, contents_leave_as_they_are_if_a_trial_of_packing_fails) {
         const auto cycle = [&](uint32_t format) {
             sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
             options.format = format;
-            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT;
+            auto gone = sh_sized<sh_occupancy_change>();
             EXPECT_SUCCEEDS(sh_pause(device, &options, &gone));
             EXPECT_SUCCEEDS(sh_resume(device, nullptr, nullptr));
             EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(memory), contents.data(), contents.size()), 0);
@@ -251,7 +251,7 @@ void several_threads(uint64_t seed, bool faulty) {
                     EXPECT_EQ(FAULT(sh_fault_arm)(&plan), SH_OK);
                 }
                 (random() % 2 ? first : second).act();
-                sh_occupancy_info all = SH_OCCUPANCY_INFO_INIT;
+                auto all = sh_sized<sh_occupancy_info>();
                 EXPECT_SUCCEEDS(sh_occupancy_get_info(device, nullptr, &all));
             }
         });

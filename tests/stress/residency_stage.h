@@ -25,9 +25,8 @@ inline constexpr size_t kOrdered = 9;
 inline constexpr size_t kUnordered = 3;
 inline constexpr size_t kBlocks = kOrdered + kUnordered;
 inline constexpr size_t kMutable = 4;  // the thread that runs the step changes it
-inline constexpr size_t kNeverProtected = 0;
 inline constexpr uint64_t kLeastPages = 80, kMostPages = 180;
-inline constexpr size_t kScopes = 6;  // open at once, in all
+inline constexpr size_t kScopes = 12;  // open at once, in all
 inline constexpr size_t kShown = 20;
 inline constexpr uint64_t kRounds = 5;  // of many threads, between which all are at rest
 

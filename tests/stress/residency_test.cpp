@@ -52,7 +52,6 @@ void check_at_rest(Stage& stage) {
 // All memory was given back, and the whole budget is available again.
 void check_at_the_end(Stage& stage) {
     for (sh_scope* scope : stage.scopes) EXPECT_SUCCEEDS(sh_scope_end(scope));
-    for (Party& party : stage.parties) EXPECT_SUCCEEDS(sh_release_reservation(party.model->runtime()));
     const sh_memory_info memory = stage.device().memory();
     EXPECT_EQ(memory.reserved_bytes, 0u);
     EXPECT_EQ(memory.guest_bytes, 0u);

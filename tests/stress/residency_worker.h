@@ -33,7 +33,7 @@ public:
         if (what < 42) return unprotect(party);
         if (what < 48) return keep_resident(party);
         if (what < 60) return reserve(party);
-        if (what < 68) return release_reservation(party);
+        if (what < 68) return end_scope();
         if (what < 76) return guest(party);
         if (what < 80) return trim(party);
         if (what < 82) return schedule(party);
@@ -49,6 +49,7 @@ private:
         Party* party;
         uint64_t generation;
         size_t block;
+        sh_scope* scope;
         uint64_t resident, present;
         bool all_ordered;
         uint64_t orders, in_part;
@@ -74,7 +75,7 @@ private:
         if (stage_.contents()) {
             status = party.model->use(i, SH_STREAM_HOST, flags);
         } else {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             status = sh_acquire(party.model->runtime(), party.model->id(i), SH_STREAM_HOST, flags, &view);
             if (status == SH_OK)
                 allow(sh_release(party.model->runtime(), party.model->id(i), SH_STREAM_HOST), {}, "release");
@@ -83,7 +84,7 @@ private:
     }
 
     void change(Party& party) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         const sh_status status =
             sh_acquire(party.model->runtime(), party.model->id(kMutable), SH_STREAM_HOST, 0, &view);
         allow(status, {SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE, SH_ERROR_BUDGET}, "acquire to change");
@@ -119,15 +120,11 @@ private:
     }
 
     void protect(Party& party) {
-        std::vector<sh_block> ids;
-        std::vector<size_t> blocks;
         for (size_t n = 1 + pick(3); n > 0; n--) {
-            blocks.push_back(1 + pick(kBlocks - 1));
-            ids.push_back(party.model->id(blocks.back()));
-        }
-        allow(sh_protect_blocks(party.model->runtime(), ids.data(), ids.size()), {}, "protect");
-        for (const size_t block : blocks) {
-            Protection protection{&party, party.generation, block, 0, 0, false, 0, 0, 0};
+            const size_t block = 1 + pick(kBlocks - 1);
+            Protection protection{&party, party.generation, block, nullptr, 0, 0, false, 0, 0, 0};
+            const sh_block id = party.model->id(block);
+            allow(sh_protect_blocks(party.model->runtime(), &id, 1, &protection.scope), {}, "protect");
             measure(protection);
             protections_.push_back(protection);
         }
@@ -162,12 +159,6 @@ private:
     }
 
     void unprotect(Party& party) {
-        if (pick(4) == 0) {  // a block without protections
-            const sh_block ids[] = {party.model->id(1), party.model->id(kNeverProtected)};
-            EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids + 1, 1), SH_ERROR_INVALID_STATE);
-            EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids, 2), SH_ERROR_INVALID_STATE);
-            return;
-        }
         for (size_t k = protections_.size(); k-- > 0;)
             if (protections_[k].party == &party) unprotect(k);
     }
@@ -175,10 +166,8 @@ private:
     void unprotect(size_t k) {
         Protection protection = protections_[k];
         protections_.erase(protections_.begin() + static_cast<ptrdiff_t>(k));
-        if (protection.generation != protection.party->generation) return;  // it went with its runtime
-        check(protection);
-        const sh_block id = protection.party->model->id(protection.block);
-        allow(sh_unprotect_blocks(protection.party->model->runtime(), &id, 1), {}, "unprotect");
+        if (protection.generation == protection.party->generation) check(protection);
+        allow(sh_scope_end(protection.scope), {}, "unprotect");  // also if it went with its runtime
     }
 
     void open(sh_scope* scope) {
@@ -218,7 +207,10 @@ private:
         const uint64_t bytes = sizes[pick(std::size(sizes))];
         const uint32_t priority = pick(2) ? SH_PRIORITY_PRIMARY : SH_PRIORITY_SECONDARY;
         const auto target = party.model->runtime();
-        const sh_status status = sh_reserve(target, bytes, priority);
+        if (!may_open()) return;
+        sh_scope* scope = nullptr;
+        const sh_status status = sh_reserve(target, bytes, priority, &scope);
+        if (status == SH_OK) open(scope);
         if (bytes > kMostPages * kPage && !Stage::has_ceiling(party)) {  // cut to that otherwise
             EXPECT_EQ(status, SH_ERROR_BUDGET) << text_;
         } else if (bytes) {
@@ -226,11 +218,6 @@ private:
         } else {
             allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE}, "reserve its plan");
         }
-    }
-
-    void release_reservation(Party& party) {
-        const auto target = party.model->runtime();
-        allow(sh_release_reservation(target), {}, "release_reservation");
     }
 
     void guest(Party& party) {

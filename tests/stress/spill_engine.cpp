@@ -185,7 +185,7 @@ void SpillEngine::finish() {
 void SpillEngine::trim() { EXPECT_SUCCEEDS(sh_spiller_trim(spiller_, nullptr)); }
 
 sh_spiller_stats SpillEngine::stats() const {
-    sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+    auto stats = sh_sized<sh_spiller_stats>();
     EXPECT_SUCCEEDS(sh_spiller_get_stats(spiller_, &stats));
     return stats;
 }

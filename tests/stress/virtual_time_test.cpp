@@ -76,13 +76,13 @@ public:
     ~Simulated() { sh_runtime_destroy(runtime_); }
 
     sh_plan_info plan() {
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         EXPECT_SUCCEEDS(sh_plan(runtime_, nullptr, &info));
         return info;
     }
 
     void step() {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (size_t n = 0; n < order_.size(); n++) {
             view = held_view(runtime_, ids_[order_[n]], stream_);

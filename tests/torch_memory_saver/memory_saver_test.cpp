@@ -54,7 +54,7 @@ protected:
         EXPECT_EQ(status, SH_OK) << error_text();
     }
     uint32_t state(const char* tag) {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         EXPECT_EQ(sh_occupancy_get_info(device_, tag, &info), SH_OK);
         return info.state;
     }
@@ -116,7 +116,7 @@ TEST_F(MemorySaver, UnusedRangesAreNotKept) {
     uint8_t* const memory = allocate(6 * kMiB, 3);
     const sh_memory_range unused = {uint64_t(reinterpret_cast<uintptr_t>(memory)) + 2 * kMiB, 4 * kMiB};
     ASSERT_EQ(memory_saver::pause(nullptr, &unused, 1), SH_OK);
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     EXPECT_EQ(sh_occupancy_get_info(device_, nullptr, &info), SH_OK);
     EXPECT_EQ(info.staged_bytes, 2 * kMiB);
     ASSERT_EQ(memory_saver::resume(nullptr), SH_OK);

@@ -9,7 +9,7 @@ from . import _library  # noqa: F401, I001
 from ._activations import Activation, ActivationPlan, SimulatedStep, plan_activations, simulate_activations
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
 from ._control import Control
-from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
+from ._device import Device, backends, monitor, trace, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
 from ._generated import (
     STREAM_HOST,
@@ -18,7 +18,6 @@ from ._generated import (
     BlockInfo,
     BlockState,
     Contents,
-    ControlInfo,
     DeviceCaps,
     DeviceFlag,
     DeviceKind,
@@ -66,7 +65,6 @@ __all__ = [
     "Capture",
     "Contents",
     "Control",
-    "ControlInfo",
     "Device",
     "DeviceCaps",
     "DeviceFlag",
@@ -116,13 +114,11 @@ __all__ = [
     "WeightFormat",
     "Weights",
     "backends",
-    "monitor_start",
-    "monitor_stop",
+    "monitor",
     "plan_activations",
     "set_log",
     "simulate_activations",
-    "trace_start",
-    "trace_stop",
+    "trace",
     "unpack",
     "version",
 ]

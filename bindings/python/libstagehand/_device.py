@@ -13,6 +13,7 @@ from ._holders import holders_of, note
 from ._lifetime import Owned, destroy_postponed, owned
 from ._native import ffi, lib
 from ._occupancy import Occupied
+from ._scopes import Scope, process_scope
 from ._structs import result, struct, text
 
 
@@ -145,19 +146,13 @@ def backends() -> list[BackendInfo]:
     return [result(BackendInfo, info) for info in list(infos)[: count[0]]]
 
 
-def trace_start(path: str | os.PathLike[str]) -> None:
-    """Begins to record a trace of the process to a file for Perfetto."""
-    check(lib.sh_trace_start(text(path)))
+def trace(path: str | os.PathLike[str]) -> Scope:
+    """Records a trace of the process to a file for Perfetto in `with trace(path):`."""
+    name = text(path)
+    return process_scope(lambda out: lib.sh_trace_start(name, out))
 
 
-def trace_stop() -> None:
-    check(lib.sh_trace_stop())
-
-
-def monitor_start(path: str | os.PathLike[str] | None = None) -> None:
-    """Begins to answer `stagehand top` on a socket."""
-    check(lib.sh_monitor_start(text(path)))
-
-
-def monitor_stop() -> None:
-    check(lib.sh_monitor_stop())
+def monitor(path: str | os.PathLike[str] | None = None) -> Scope:
+    """Answers `stagehand top` on a socket in `with monitor():`."""
+    name = text(path)
+    return process_scope(lambda out: lib.sh_monitor_start(name, out))

@@ -371,13 +371,3 @@ class OccupancyInfo:
     pinned_bytes: int
     cycles: int
     file_bytes: int
-
-
-@dataclass(frozen=True)
-class ControlInfo:
-    """Where a control answers, and how often it did."""
-
-    port: int
-    address: str
-    requests: int
-    failures: int

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ._errors import check
-from ._generated import Status
 from ._lifetime import Owned, thread
 from ._native import ffi, lib
 
@@ -28,8 +27,8 @@ class PauseCallbacks(Owned):
     """
 
     def __init__(self, device: Any, before: PauseFunction | None, after: PauseFunction | None) -> None:
-        self._device, self._before, self._after = device, before, after
-        self._number, id = next(_numbers), ffi.new("uint64_t *")
+        self._before, self._after = before, after
+        self._number, self._scope = next(_numbers), ffi.new("sh_scope **")
         _all[self._number] = self
         try:
             check(
@@ -38,21 +37,18 @@ class PauseCallbacks(Owned):
                     lib.sh_py_before_pause if before else ffi.NULL,
                     lib.sh_py_after_resume if after else ffi.NULL,
                     ffi.cast("void *", self._number),
-                    id,
+                    self._scope,
                 )
             )
         except BaseException:
             del _all[self._number]
             raise
-        self._id = int(id[0])
 
     def close(self) -> None:
         """Removes the functions. They are not called any more when the call returns."""
         if self._number not in _all:
             return
-        status = lib.sh_occupancy_remove_callbacks(self._device._handle, self._id)
-        if status not in (Status.ERROR_INVALID_HANDLE, Status.ERROR_NOT_FOUND):  # the device has closed
-            check(status)
+        check(lib.sh_scope_end(self._scope[0]))
         _all.pop(self._number, None)
 
 

@@ -20,7 +20,7 @@ from ._holders import note
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, postponed
 from ._native import ffi, lib
-from ._scopes import Guest, KeepResident, Protection, SourceUpdate, Step
+from ._scopes import Scope, SourceUpdate, Step
 from ._sources import BlockDesc, Described, Segment, Source
 from ._structs import result, struct, text
 from ._view import View, Views
@@ -344,35 +344,36 @@ class Runtime(RuntimeBase):
 
     # Several models on a device.
 
-    def protect(self, blocks: Iterable[Block]) -> Protection:
+    def protect(self, blocks: Iterable[Block]) -> Scope:
         """The bytes that the blocks have on the device stay there in `with runtime.protect(blocks):`."""
-        return Protection(self, self._ids(blocks))
+        ids = self._ids(blocks)
+        return Scope(self, lambda runtime, out: lib.sh_protect_blocks(runtime, ids, len(ids), out))
 
-    def keep_resident(self, target: Runtime | None = None) -> KeepResident:
+    def keep_resident(self, target: Runtime | None = None) -> Scope:
         """The target keeps the device memory that it has in `with runtime.keep_resident():`. None is this runtime."""
-        return KeepResident(target or self)
+        return Scope(target or self, lib.sh_keep_resident)
 
-    def reserve_for_resident(
+    def reserve(
         self, target: Runtime | None = None, *, priority: ResidentPriority = ResidentPriority.PRIMARY, bytes: int = 0
-    ) -> None:
-        """Reserves device memory: the target's share is never less than `bytes` until release_reservation(). 0 is the
-        memory that its plan uses. The target is this runtime by default.
+    ) -> Scope:
+        """The target's share is never less than `bytes` in `with runtime.reserve():`. 0 is the memory that its plan
+        uses. The target is this runtime by default. Another reservation of the target takes the place of this one: the
+        end of this one then does nothing.
         """
-        self._check(lib.sh_reserve(open_handle(target or self), bytes, priority))
-
-    def release_reservation(self, target: Runtime | None = None) -> None:
-        """Ends the target's reservation. Does nothing if there is none. The target is this runtime by default."""
-        self._check(lib.sh_release_reservation(open_handle(target or self)))
+        return Scope(target or self, lambda runtime, out: lib.sh_reserve(runtime, bytes, priority, out))
 
     def as_guest(
         self, guest: Runtime, *, bytes: int = 0, workspace_bytes: int = 0, shrink: bool = False, wait: float = 0
-    ) -> Guest:
+    ) -> Scope:
         """The other runtime is a guest in `with runtime.as_guest(other):`. It gets memory that no runtime has reserved.
         The begin raises BudgetError if that memory does not suffice. It waits for at most `wait` seconds until other
         runtimes have given their memory up, and raises BudgetError (ERROR_BUSY) after that.
         """
         open_handle(self)
-        return Guest(guest, bytes, workspace_bytes, shrink, wait)
+        options = struct("guest_options")
+        options.flags = lib.SH_GUEST_SHRINK if shrink else 0
+        options.bytes, options.workspace_bytes, options.wait_ns = bytes, workspace_bytes, round(wait * 1e9)
+        return Scope(guest, lambda runtime, out: lib.sh_guest_begin(runtime, options, out))
 
     def trim(self, keep_bytes: int = 0) -> int:
         """Gives up device memory now, down to `keep_bytes`. Returns the bytes that the runtime holds after that."""
@@ -402,7 +403,7 @@ class Runtime(RuntimeBase):
         self._check(lib.sh_runtime_get_stats(self._handle, stats))
         return result(RuntimeStats, stats)
 
-    def telemetry_open(self, path: str | os.PathLike[str] | None) -> None:
-        """Writes one line of JSON for each step to the file `path`. None ends that."""
+    def telemetry(self, path: str | os.PathLike[str]) -> Scope:
+        """Writes one line of JSON for each step to the file `path` in `with runtime.telemetry(path):`."""
         name = text(path)
-        self._check(lib.sh_telemetry_open(self._handle, name))
+        return Scope(self, lambda runtime, out: lib.sh_telemetry_start(runtime, ffi.NULL, name, out))

@@ -1,21 +1,25 @@
-"""Scopes of a `with`: steps, source updates, protections, and the scopes of several models.
+"""Scopes of a `with`: steps, source updates, and the scopes of several models.
 
 A scope ends on every path. A failure to end it does not hide an exception that was raised in the `with`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ._base import RuntimeBase, open_handle
+from ._errors import check, closed
 from ._lifetime import destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
-from ._structs import struct, text
+from ._structs import text
+
+if TYPE_CHECKING:
+    from ._base import RuntimeBase
 
 
 class _Owner(Protocol):
-    """The object that a scope is of: a runtime or a spiller."""
+    """The object that a scope is of: a runtime, a spiller, or the process."""
 
     @property
     def _handle(self) -> Any: ...
@@ -99,34 +103,23 @@ class SourceUpdate(_While):
         return int(lib.sh_py_source_update_end(self._runtime._handle, self._blocks, len(self._blocks), self._count))
 
 
-class Protection(_While):
-    """The scope in which blocks are protected."""
-
-    def __init__(self, runtime: RuntimeBase, blocks: Any) -> None:
-        super().__init__(runtime)
-        self._blocks = blocks
-
-    def _begin(self) -> int:
-        return int(lib.sh_py_protect_blocks(self._runtime._handle, self._blocks, len(self._blocks), self._count))
-
-    def _end(self) -> int:
-        return int(lib.sh_py_unprotect_blocks(self._runtime._handle, self._blocks, len(self._blocks), self._count))
-
-
-class _Scope(_While):
-    """A scope of the C interface with a handle. The library writes the handle to memory in `_scopes`, and the end of
-    the scope takes it from there.
+class Scope(_While):
+    """What lasts until a `with` ends, such as a protection, a guest's stay or a trace: a scope of the C interface, with
+    a handle. The library writes the handle to memory in `_scopes`, and the end of the scope takes it from there.
     """
 
-    def __init__(self, runtime: RuntimeBase) -> None:
-        super().__init__(runtime)
+    def __init__(self, owner: _Owner, begin: Callable[[Any, Any], int]) -> None:
+        super().__init__(owner)
+        self._call = begin
         self._scopes: list[Any] = []
 
     def _open(self) -> int:
         return sum(1 for scope in self._scopes if scope[0])
 
     def _begin_scope(self, out: Any) -> int:
-        raise NotImplementedError
+        if not self._runtime._handle:
+            raise closed("object")
+        return int(self._call(self._runtime._handle, out))
 
     def _begin(self) -> int:
         self._scopes.append(owned(ffi.new("sh_scope **"), lib.sh_py_scope_end))
@@ -138,22 +131,14 @@ class _Scope(_While):
         return int(lib.sh_py_scope_end(self._scopes[-1])) if self._scopes else 0
 
 
-class KeepResident(_Scope):
-    """The scope in which a runtime keeps its device memory."""
+class _Process:
+    """The owner of the scopes of the whole process."""
 
-    def _begin_scope(self, out: Any) -> int:
-        return int(lib.sh_keep_resident(open_handle(self._runtime), out))
+    _handle = True
+
+    def _check(self, status: int, block: int = 0) -> int:
+        return check(status)
 
 
-class Guest(_Scope):
-    """The scope in which a runtime is a guest."""
-
-    def __init__(self, guest: RuntimeBase, bytes: int, workspace_bytes: int, shrink: bool, wait: float) -> None:
-        super().__init__(guest)
-        self._options = struct("guest_options")
-        self._options.flags = lib.SH_GUEST_SHRINK if shrink else 0
-        self._options.bytes, self._options.workspace_bytes = bytes, workspace_bytes
-        self._options.wait_ns = round(wait * 1e9)
-
-    def _begin_scope(self, out: Any) -> int:
-        return int(lib.sh_guest_begin(open_handle(self._runtime), self._options, out))
+def process_scope(begin: Callable[[Any], int]) -> Scope:
+    return Scope(_Process(), lambda _, out: begin(out))

@@ -15,7 +15,7 @@ from ._holders import note
 from ._host import Stream
 from ._lifetime import Owned, close_at_exit, destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
-from ._scopes import _While
+from ._scopes import Scope, _While
 from ._structs import result, struct, text
 
 _NUMBER = ffi.typeof("uint64_t *")
@@ -190,9 +190,10 @@ class Spiller(Owned):
         check(lib.sh_spiller_trim(self._handle, freed))
         return int(freed[0])
 
-    def telemetry_open(self, path: str | os.PathLike[str] | None) -> None:
-        """Writes one line of JSON for each step to the file `path`. None ends that."""
-        check(lib.sh_spiller_open_telemetry(self._handle, text(path)))
+    def telemetry(self, path: str | os.PathLike[str]) -> Scope:
+        """Writes one line of JSON for each step to the file `path` in `with spiller.telemetry(path):`."""
+        name = text(path)
+        return Scope(self, lambda spiller, out: lib.sh_telemetry_start(ffi.NULL, spiller, name, out))
 
 
 class SpillStep(_While):

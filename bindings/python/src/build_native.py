@@ -37,11 +37,9 @@ int32_t sh_py_release(sh_py_view *view);
 int32_t sh_py_step_begin(sh_runtime *runtime, const char *kind, int32_t *open);
 int32_t sh_py_step_end(sh_runtime *runtime, int32_t *open);
 int32_t sh_py_source_update_end(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
-int32_t sh_py_unprotect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
 int32_t sh_py_graph_leave(sh_graph *graph, uint64_t stream, int32_t *open);
 int32_t sh_py_scope_end(sh_scope **scope);
 int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
-int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
 int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *open);
 int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *open);
 int32_t sh_py_spill(sh_spiller *spiller, uint64_t address, uint32_t element_bytes, uint32_t format, uint64_t dimensions,

@@ -45,6 +45,8 @@ typedef uint64_t sh_stream;
 typedef uint64_t sh_block;
 typedef struct sh_device sh_device;
 typedef struct sh_runtime sh_runtime;
+typedef struct sh_scope sh_scope;
+sh_status sh_scope_end(sh_scope* scope);
 uint32_t sh_version(void);
 const char* sh_status_string(sh_status status);
 uint64_t sh_last_error(char* buffer, uint64_t capacity);
@@ -359,16 +361,14 @@ sh_status sh_verify_block(sh_runtime* runtime, sh_block block, sh_stream stream)
 sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream);
 
 /* residency.h */
-sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-typedef struct sh_scope sh_scope;
+sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                                 sh_scope** out_scope);
 sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope);
 enum {
     SH_PRIORITY_PRIMARY = 0,
     SH_PRIORITY_SECONDARY = 1
 };
-sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority);
-sh_status sh_release_reservation(sh_runtime* runtime);
+sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority, sh_scope** out_scope);
 enum {
     SH_GUEST_SHRINK = 1
 };
@@ -380,7 +380,6 @@ typedef struct sh_guest_options {
     uint64_t wait_ns;
 } sh_guest_options;
 sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope);
-sh_status sh_scope_end(sh_scope* scope);
 sh_status sh_trim(sh_runtime* runtime, uint64_t keep_bytes, uint64_t* out_bytes);
 typedef void (*sh_pressure_fn)(sh_runtime* runtime, uint64_t bytes, void* user_data);
 sh_status sh_set_pressure(sh_runtime* runtime, sh_pressure_fn pressure, void* user_data);
@@ -392,47 +391,6 @@ sh_status sh_capture_end(sh_runtime* runtime, sh_stream stream, sh_graph** out_g
 sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);
 sh_status sh_graph_leave(sh_graph* graph, sh_stream stream);
 void sh_graph_destroy(sh_graph* graph);
-
-/* telemetry.h */
-typedef struct sh_runtime_stats {
-    uint32_t struct_size;
-    uint32_t lost;
-    uint64_t steps;
-    uint64_t acquires;
-    uint64_t hits;
-    uint64_t in_time;
-    uint64_t misses;
-    uint64_t loads;
-    uint64_t load_pieces;
-    uint64_t bytes_to_device;
-    uint64_t bytes_to_host;
-    uint64_t write_backs;
-    uint64_t cancelled_loads;
-    uint64_t failed_loads;
-    uint64_t host_waits;
-    uint64_t stall_ns;
-    uint64_t plans;
-    uint64_t remaps;
-    uint64_t evictions;
-    uint64_t given_up_bytes;
-    uint64_t
-        last_step_ns;
-    uint64_t resident_bytes;
-    uint64_t ring_bytes;
-    uint64_t unordered_bytes;
-    uint64_t held_bytes;
-    uint64_t share_bytes;
-    uint64_t protected_bytes;
-    uint64_t reserved_bytes;
-    uint64_t guest_bytes;
-    uint64_t helped_bytes;
-} sh_runtime_stats;
-sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
-sh_status sh_trace_start(const char* path);
-sh_status sh_trace_stop(void);
-sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
-sh_status sh_monitor_start(const char* path);
-sh_status sh_monitor_stop(void);
 
 /* activations.h */
 enum {
@@ -607,7 +565,46 @@ typedef struct sh_spiller_stats {
 } sh_spiller_stats;
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
-sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
+
+/* telemetry.h */
+typedef struct sh_runtime_stats {
+    uint32_t struct_size;
+    uint32_t lost;
+    uint64_t steps;
+    uint64_t acquires;
+    uint64_t hits;
+    uint64_t in_time;
+    uint64_t misses;
+    uint64_t loads;
+    uint64_t load_pieces;
+    uint64_t bytes_to_device;
+    uint64_t bytes_to_host;
+    uint64_t write_backs;
+    uint64_t cancelled_loads;
+    uint64_t failed_loads;
+    uint64_t host_waits;
+    uint64_t stall_ns;
+    uint64_t plans;
+    uint64_t remaps;
+    uint64_t evictions;
+    uint64_t given_up_bytes;
+    uint64_t
+        last_step_ns;
+    uint64_t resident_bytes;
+    uint64_t ring_bytes;
+    uint64_t unordered_bytes;
+    uint64_t held_bytes;
+    uint64_t share_bytes;
+    uint64_t protected_bytes;
+    uint64_t reserved_bytes;
+    uint64_t guest_bytes;
+    uint64_t helped_bytes;
+} sh_runtime_stats;
+sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
+sh_status sh_trace_start(const char* path, sh_scope** out_scope);
+sh_status sh_telemetry_start(sh_runtime* runtime, sh_spiller* spiller, const char* path,
+                                                  sh_scope** out_scope);
+sh_status sh_monitor_start(const char* path, sh_scope** out_scope);
 
 /* occupancy.h */
 enum {
@@ -704,11 +701,9 @@ typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_coun
 typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, void* user_data);
 sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
                                                           sh_after_resume_fn after_resume, void* user_data,
-                                                          uint64_t* out_id);
-sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);
+                                                          sh_scope** out_scope);
 
 /* control.h */
-typedef struct sh_control sh_control;
 typedef struct sh_control_options {
     uint32_t struct_size;
     uint32_t reserved;
@@ -719,10 +714,6 @@ typedef struct sh_control_info {
     uint32_t struct_size;
     uint32_t port;
     char address[128];
-    uint64_t requests;
-    uint64_t failures;
 } sh_control_info;
 sh_status sh_control_start(sh_device* device, const sh_control_options* options,
-                                                sh_control** out_control);
-sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info);
-sh_status sh_control_stop(sh_control* control);
+                                                sh_control_info* out_info, sh_scope** out_scope);

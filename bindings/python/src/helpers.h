@@ -34,7 +34,7 @@ static void sh_py_hold(sh_py_view* out, const sh_view* view, sh_py_runtime* runt
  * and the package can then release the view. */
 static int32_t sh_py_acquire(sh_py_runtime* runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view* out) {
     const uint64_t cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     const int32_t status = sh_acquire(runtime->handle, block, stream, flags, &view);
     if (status == SH_OK) sh_py_hold(out, &view, runtime, stream, cancelled);
     return status;
@@ -85,10 +85,6 @@ static int32_t sh_py_source_update_begin(sh_runtime* runtime, const uint64_t* bl
     return sh_py_noted(sh_source_update_begin(runtime, blocks, count), open);
 }
 
-static int32_t sh_py_protect_blocks(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
-    return sh_py_noted(sh_protect_blocks(runtime, blocks, count), open);
-}
-
 static int32_t sh_py_graph_enter(sh_graph* graph, uint64_t stream, int32_t* open) {
     return sh_py_noted(sh_graph_enter(graph, stream), open);
 }
@@ -97,10 +93,6 @@ static int32_t sh_py_step_end(sh_runtime* runtime, int32_t* open) { return sh_py
 
 static int32_t sh_py_source_update_end(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
     return sh_py_ended(sh_source_update_end(runtime, blocks, count), open);
-}
-
-static int32_t sh_py_unprotect_blocks(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
-    return sh_py_ended(sh_unprotect_blocks(runtime, blocks, count), open);
 }
 
 static int32_t sh_py_graph_leave(sh_graph* graph, uint64_t stream, int32_t* open) {
@@ -152,7 +144,7 @@ static int32_t sh_py_upcoming(sh_spiller* spiller, uint64_t used_bytes, uint64_t
     out[0] = 0;
     if (status < 0) return status;
     for (uint64_t i = count; i-- > 0;) { /* from the last one on, so that none is overwritten */
-        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        sh_ticket_info info = {.struct_size = sizeof(sh_ticket_info)};
         const uint64_t ticket = out[1 + i];
         const int32_t known = sh_ticket_get_info(spiller, ticket, &info);
         out[1 + 3 * i] = known < 0 ? 0 : ticket; /* released by another thread meanwhile */

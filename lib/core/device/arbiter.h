@@ -86,8 +86,10 @@ public:
 
     // Reservations: each tenant has at most one, and a new one replaces it. Returns SH_ERROR_BUDGET without any change
     // if the reservation does not fit.
-    Status reserve(Tenant& tenant, uint64_t pages, policy::Priority priority);
-    void release_reservation(Tenant& tenant) noexcept;
+    // A tenant has one reservation. Another one takes its place, and gets another number.
+    Status reserve(Tenant& tenant, uint64_t pages, policy::Priority priority, uint64_t* out_number);
+    // False, without any change, if another reservation has taken its place.
+    bool release_reservation(Tenant& tenant, uint64_t number) noexcept;
 
     // Guests: returns SH_ERROR_BUDGET without any change if the guest does not fit into the headroom. Calls are
     // counted.
@@ -180,6 +182,7 @@ private:
         uint64_t reserved = 0;
         policy::Priority priority = policy::Priority::none;
         uint64_t reserved_in_force = 0;
+        uint64_t reservation = 0;  // its number
         uint32_t guest_depth = 0;
         GuestTerms guest;
         uint64_t divided = 0;     // what the division gives it, without guests

@@ -18,7 +18,7 @@ void Arbiter::keep(Tenant& tenant, uint64_t pages) noexcept {
     write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
 }
 
-Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority) {
+Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority, uint64_t* out_number) {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     const uint64_t now = clock_();
@@ -44,6 +44,7 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
             self.reserved = before;
             self.priority = priority_before;
         });
+        *out_number = ++self.reservation;
     }
     write({.change = Change::reserve,
            .tenant = &tenant,
@@ -54,14 +55,16 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
     return status;
 }
 
-void Arbiter::release_reservation(Tenant& tenant) noexcept {
+bool Arbiter::release_reservation(Tenant& tenant, uint64_t number) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
+    if (self.reservation != number) return false;
     self.reserved = self.reserved_in_force = 0;
     self.priority = policy::Priority::none;
     const uint64_t now = clock_();
     divide_now_or_later(now, true);
     write({.change = Change::release, .tenant = &tenant, .now_ns = now});
+    return true;
 }
 
 Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {

@@ -9,8 +9,8 @@ uint64_t CallbackList::add(const OccupancyCallbacks& callbacks) {
     return ++last_id_;
 }
 
-bool CallbackList::remove(uint64_t id) noexcept {
-    return std::erase_if(all_, [&](const Entry& entry) { return entry.id == id; }) != 0;
+void CallbackList::remove(uint64_t id) noexcept {
+    std::erase_if(all_, [&](const Entry& entry) { return entry.id == id; });
 }
 
 Status CallbackList::before_pause(Names tags) const {

@@ -24,8 +24,7 @@ public:
     using Names = std::span<const char* const>;
 
     uint64_t add(const OccupancyCallbacks& callbacks);
-    // False: there are none with this id.
-    bool remove(uint64_t id) noexcept;
+    void remove(uint64_t id) noexcept;
 
     // In the order in which they were added, up to the one that refuses. Those before it are told that the tags run.
     Status before_pause(Names tags) const;

@@ -55,7 +55,7 @@ void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
 }
 
 sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
-    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
+    auto sum = sh_sized<sh_occupancy_info>();
     if (!all.empty()) sum.state = all.front().state;
     for (const sh_occupancy_info& info : all) {
         if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;

@@ -263,8 +263,8 @@ Status Occupancy::add_callbacks(const OccupancyCallbacks& callbacks, uint64_t* o
 Status Occupancy::remove_callbacks(uint64_t id) {
     Turn turn;
     SH_TRY(turn.take(*this, false));
-    if (callbacks_.remove(id)) return Status();
-    return Status(SH_ERROR_NOT_FOUND, "there are no callbacks " + std::to_string(id) + " on the device");
+    callbacks_.remove(id);
+    return Status();
 }
 
 }  // namespace stagehand::core

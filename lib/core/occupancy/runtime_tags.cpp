@@ -25,7 +25,7 @@ std::vector<sh_occupancy_info> RuntimeTags::infos() const {
                                    [](const sh_occupancy_info& a, const std::string& b) { return a.tag < b; });
         const Pausable::Figures figures = runtime.pause_figures();
         if (at == all.end() || at->tag != tag) {
-            sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+            auto info = sh_sized<sh_occupancy_info>();
             info.state = figures.state;
             tag.copy(info.tag, sizeof info.tag - 1);
             at = all.insert(at, info);

@@ -17,7 +17,7 @@ struct Alike {
 };
 
 struct Tag {
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;  // read by other threads: see Occupancy
+    sh_occupancy_info info = sh_sized<sh_occupancy_info>();  // read by other threads: see Occupancy
     // By Leaving or, at the end, for files, by whether the contents are constant, and by their format.
     Alike alike[4][2][SH_FORMAT_F8_E5M2 + 1];
 };

@@ -64,7 +64,7 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
         const Block& block = memory_.registry.block(unit.first_block);
         return block.detail && !block.detail->name.empty() ? block.detail->name : memory_.registry.name_of(block);
     };
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     share_.device->capabilities(&caps);
     out.add("version", 1).add("device", caps.name).add("granularity_bytes", caps.granularity_bytes);
     out.add("page_bytes", page).add("budget_bytes", share_.arbiter().total_pages() * page);

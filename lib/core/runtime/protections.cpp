@@ -28,25 +28,13 @@ void Protections::end(Unit& unit, uint64_t times) {
     if (unit.memory == Memory::unordered) course_.unordered.unpin(unit);
 }
 
-Status Protections::unprotect(std::span<const sh_block> ids) {
-    SH_TRY(gate_.check_blocks(memory_.registry, ids));
-    size_t done = 0;
-    Status status;
-    for (; done < ids.size(); done++) {
-        const Block& block = *memory_.registry.find(ids[done]);
-        if (block.detail->protections == 0) {
-            status = Status(SH_ERROR_INVALID_STATE,
-                            memory_.registry.name_of(block) + " is not protected" + (done ? " that many times" : ""));
-            break;
-        }
-        block.detail->protections--;
+void Protections::unprotect(std::span<const sh_block> ids) {
+    for (const sh_block id : ids) {
+        const Block* const block = memory_.registry.find(id);
+        if (!block) continue;
+        block->detail->protections--;
+        end(memory_.registry.unit(block->unit), 1);
     }
-    if (!status.ok()) {
-        while (done-- > 0) memory_.registry.find(ids[done])->detail->protections++;
-        return status;
-    }
-    for (const sh_block id : ids) end(memory_.registry.unit(memory_.registry.find(id)->unit), 1);
-    return Status();
 }
 
 uint64_t Protections::own_pages() const {

@@ -17,7 +17,8 @@ public:
 
     // `out_may_grow`: a plan could give some of the blocks more memory than they have.
     Status protect(std::span<const sh_block> ids, bool* out_may_grow);
-    Status unprotect(std::span<const sh_block> ids);
+    // Passes over blocks that do not exist any more.
+    void unprotect(std::span<const sh_block> ids);
     void end(Unit& unit, uint64_t times);
 
     // In a scope, all that the runtime holds is protected. begin_scope() is true for the first scope, end_scope() for

@@ -27,16 +27,15 @@ Status Residency::protect(std::span<const sh_block> ids) {
     SH_TRY(protections_.protect(ids, &may_grow));
     Status status = no_throw([&] { return plan_.demand().tell_kept(), Status(); });
     if (!status.ok())
-        (void)protections_.unprotect(ids).ok();  // all or none
+        protections_.unprotect(ids);  // all or none
     else if (may_grow && plan_.exists())
         plan_.want();
     return status;
 }
 
-Status Residency::unprotect(std::span<const sh_block> ids) {
-    SH_TRY(protections_.unprotect(ids));
+void Residency::unprotect(std::span<const sh_block> ids) {
+    protections_.unprotect(ids);
     plan_.demand().tell_less_kept();
-    return Status();
 }
 
 void Residency::keep_begin() {
@@ -52,7 +51,7 @@ void Residency::keep_end() {
     plan_.demand().tell_less_kept();
 }
 
-Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
+Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock, uint64_t* out_number) {
     SH_TRY(gate_.usable());
     uint64_t pages = bytes / share_.page_bytes() + (bytes % share_.page_bytes() != 0);
     if (!bytes) {
@@ -66,7 +65,7 @@ Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock)
     pages = std::min(pages, share_.max_pages);  // the runtime never takes more, and the rest would be lost to all
     SH_TRY(without_mutex(lock, [&] {
         share_.device->notice_free_memory(true);
-        SH_TRY(share_.arbiter().reserve(share_.tenant, pages, priority));
+        SH_TRY(share_.arbiter().reserve(share_.tenant, pages, priority, out_number));
         try_to_make_room();
         return Status();
     }));
@@ -74,9 +73,9 @@ Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock)
     return Status();
 }
 
-void Residency::release_reservation() {
-    spans_.end(telemetry::Residency::reserved, share_.standing().reserved * share_.page_bytes());
-    share_.arbiter().release_reservation(share_.tenant);
+void Residency::release_reservation(uint64_t number) {
+    const uint64_t bytes = share_.standing().reserved * share_.page_bytes();
+    if (share_.arbiter().release_reservation(share_.tenant, number)) spans_.end(telemetry::Residency::reserved, bytes);
 }
 
 Status Residency::guest_begin(const sh_guest_options& options, Lock& lock) {

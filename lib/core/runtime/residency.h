@@ -33,11 +33,13 @@ public:
           spans_(gate, memory) {}
 
     Status protect(std::span<const sh_block> ids);
-    Status unprotect(std::span<const sh_block> ids);
+    // Takes back one protection from each block that still exists.
+    void unprotect(std::span<const sh_block> ids);
     void keep_begin();
     void keep_end();
-    Status reserve(uint64_t bytes, policy::Priority priority, Lock& lock);
-    void release_reservation();
+    // `out_number`: which reservation this is. Only the end of the last one has an effect.
+    Status reserve(uint64_t bytes, policy::Priority priority, Lock& lock, uint64_t* out_number);
+    void release_reservation(uint64_t number);
     Status guest_begin(const sh_guest_options& options, Lock& lock);
     Status guest_end(Lock& lock);
     Status trim(uint64_t keep_bytes, uint64_t* out_bytes, Lock& lock);

@@ -24,7 +24,8 @@ public:
 
     StepCount(Gate& gate, Share& share, const PlanFigures& figures) : gate_(gate), share_(share), figures_(figures) {}
 
-    Status open_log(const char* path) { return log_.open(path); }
+    Status start_log(const char* path) { return log_.start(path); }
+    Status stop_log() { return log_.stop(); }
     // Tells the arbiter that a step begins. The arbiter divides memory by how often each runtime steps.
     void announce();
     Span begin() const;

@@ -49,7 +49,8 @@ public:
     Status release(sh_ticket ticket);
 
     Status trim(uint64_t* freed_bytes);
-    Status open_telemetry(const char* path) { return log_.open(path); }
+    Status start_telemetry(const char* path) { return log_.start(path); }
+    Status stop_telemetry() { return log_.stop(); }
     void stats(sh_spiller_stats* out);
 
 private:

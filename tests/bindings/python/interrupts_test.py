@@ -99,24 +99,28 @@ def after(monkeypatch, kind, name):
     monkeypatch.setattr(kind, name, interrupted)
 
 
-@pytest.mark.parametrize(
-    "kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest]
-)
-def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime, kind):
+# Each begins a scope of a runtime, a block, and another runtime.
+BEGINS = {
+    "step": lambda runtime, block, other: runtime.step(),
+    "update": lambda runtime, block, other: runtime.update_sources([block]),
+    "protection": lambda runtime, block, other: runtime.protect([block]),
+    "residency": lambda runtime, block, other: runtime.keep_resident(),
+    "reservation": lambda runtime, block, other: runtime.reserve(bytes=PAGE),
+    "guest": lambda runtime, block, other: runtime.as_guest(other),
+}
+
+
+@pytest.mark.parametrize("name", BEGINS)
+def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime, name):
     other, block = sh.Runtime(device), runtime.register_block(b"b" * PAGE)
     other.register_block(b"o" * PAGE)
 
     def begin():
-        return {
-            "Step": runtime.step,
-            "SourceUpdate": lambda: runtime.update_sources([block]),
-            "Protection": lambda: runtime.protect([block]),
-            "KeepResident": runtime.keep_resident,
-            "Guest": lambda: runtime.as_guest(other),
-        }[kind.__name__]()
+        return BEGINS[name](runtime, block, other)
 
     with monkeypatch.context() as patched:
-        after(patched, kind, "_begin_scope" if issubclass(kind, _scopes._Scope) else "_begin")
+        kind = type(begin())
+        after(patched, kind, "_begin_scope" if kind is _scopes.Scope else "_begin")
         with pytest.raises(KeyboardInterrupt):
             with begin():
                 raise AssertionError("it was interrupted before")
@@ -129,19 +133,15 @@ def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    "kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest]
-)
-def test_what_is_interrupted_as_it_ends_has_ended_once(monkeypatch, device, runtime, kind, when):
+@pytest.mark.parametrize("name", BEGINS)
+def test_what_is_interrupted_as_it_ends_has_ended_once(monkeypatch, device, runtime, name, when):
     other, block = sh.Runtime(device), runtime.register_block(b"b" * PAGE)
     other.register_block(b"o" * PAGE)
-    begin = {
-        "Step": runtime.step,
-        "SourceUpdate": lambda: runtime.update_sources([block]),
-        "Protection": lambda: runtime.protect([block]),
-        "KeepResident": runtime.keep_resident,
-        "Guest": lambda: runtime.as_guest(other),
-    }[kind.__name__]
+
+    def begin():
+        return BEGINS[name](runtime, block, other)
+
+    kind = type(begin())
     end, ended = kind._end, []
 
     def interrupted(self):

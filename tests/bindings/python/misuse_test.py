@@ -73,13 +73,12 @@ def test_use_after_close(device, model, tmp_path):
         runtime.stats,
         runtime.trim,
         runtime.write_back,
-        runtime.reserve_for_resident,
-        runtime.release_reservation,
+        lambda: runtime.reserve().__enter__(),
         lambda: runtime.prefetch(blocks),
         lambda: runtime.invalidate(blocks),
         lambda: runtime.set_schedule(blocks),
         lambda: runtime.set_pressure(print),
-        lambda: runtime.telemetry_open(tmp_path / "x"),
+        lambda: runtime.telemetry(tmp_path / "x").__enter__(),
         lambda: runtime.protect(blocks).__enter__(),
         lambda: runtime.update_sources(blocks).__enter__(),
         lambda: runtime.keep_resident().__enter__(),
@@ -120,8 +119,7 @@ def test_a_closed_target_is_not_taken_for_none(device, model):
     other = sh.Runtime(device)
     other.close()
     for call in (
-        lambda: model.runtime.reserve_for_resident(other, bytes=PAGE),
-        lambda: model.runtime.release_reservation(other),
+        lambda: model.runtime.reserve(other, bytes=PAGE).__enter__(),
         lambda: model.runtime.keep_resident(other).__enter__(),
         lambda: model.runtime.as_guest(other).__enter__(),
     ):
@@ -179,9 +177,9 @@ def test_texts_with_a_null_character(device, model, tmp_path):
         lambda: sh.Device("host", backend_options="poison=1\0"),
         lambda: sh.Runtime(device, name=text),
         lambda: model.runtime.register_block(b"x", name=text),
-        lambda: model.runtime.telemetry_open(text),
-        lambda: sh.trace_start(text),
-        lambda: sh.monitor_start(text),
+        lambda: model.runtime.telemetry(text),
+        lambda: sh.trace(text),
+        lambda: sh.monitor(text),
     ):
         with pytest.raises(ValueError, match="null"):
             call()

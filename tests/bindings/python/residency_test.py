@@ -40,17 +40,16 @@ def test_keep_resident(device, model, other):
 
 
 def test_reservations(device, model, other):
-    model.runtime.reserve_for_resident(other.runtime, bytes=4 * PAGE, priority=sh.ResidentPriority.SECONDARY)
-    assert device.memory().reserved_bytes == other.runtime.stats().reserved_bytes == 4 * PAGE
-    model.runtime.release_reservation(other.runtime)
-    model.runtime.release_reservation(other.runtime)  # nothing happens
+    with model.runtime.reserve(other.runtime, bytes=4 * PAGE, priority=sh.ResidentPriority.SECONDARY):
+        assert device.memory().reserved_bytes == other.runtime.stats().reserved_bytes == 4 * PAGE
+        with other.runtime.reserve(bytes=6 * PAGE):  # in the place of the first
+            assert device.memory().reserved_bytes == 6 * PAGE
+        assert device.memory().reserved_bytes == 0
     assert device.memory().reserved_bytes == 0
     model.step()
-    model.runtime.reserve_for_resident(bytes=20 * PAGE)
-    with pytest.raises(sh.BudgetError) as caught:
-        other.runtime.reserve_for_resident(bytes=20 * PAGE)
+    with model.runtime.reserve(bytes=20 * PAGE), pytest.raises(sh.BudgetError) as caught:
+        other.runtime.reserve(bytes=20 * PAGE).__enter__()
     assert caught.value.status is sh.Status.ERROR_BUDGET and "model" in str(caught.value)
-    model.runtime.release_reservation()
 
 
 def test_a_step_waits_for_its_share_as_long_as_it_says(device, model):
@@ -83,7 +82,8 @@ def _contents(runtime, block):
 
 def test_guests(device, model, other):
     model.step()
-    model.runtime.reserve_for_resident(bytes=16 * PAGE, priority=sh.ResidentPriority.PRIMARY)
+    reservation = model.runtime.reserve(bytes=16 * PAGE, priority=sh.ResidentPriority.PRIMARY)
+    reservation.__enter__()
     with model.runtime.as_guest(other.runtime, workspace_bytes=PAGE):
         assert other.runtime.stats().guest_bytes > 0
         other.step()

@@ -108,7 +108,7 @@ def test_garbage_on_another_thread(spiller):
     assert spiller.stats().away_bytes == 0
 
 
-def test_use_after_close(device):
+def test_use_after_close(device, tmp_path):
     spiller = sh.Spiller(device, keep_bytes=0)
     data = array()
     ticket = save(spiller, data)
@@ -129,7 +129,7 @@ def test_use_after_close(device):
         spiller.begin_step,
         spiller.end_step,
         lambda: spiller.step().__enter__(),
-        lambda: spiller.telemetry_open(None),
+        lambda: spiller.telemetry(tmp_path / "x").__enter__(),
         lambda: spiller.prefetch([], [], None),
     ):
         with pytest.raises(sh.UsageError):
@@ -156,12 +156,12 @@ def test_options_are_checked(device):
 def test_steps_and_telemetry(device, tmp_path):
     path = tmp_path / "steps.jsonl"
     with sh.Spiller(device, keep_bytes=0) as spiller:
-        spiller.telemetry_open(path)
         data = array()
-        for number in (5, 6):
-            with spiller.step(number), save(spiller, data) as ticket:
-                spiller.collect(all=True)
-                ticket.restore(data.ctypes.data)
+        with spiller.telemetry(path):
+            for number in (5, 6):
+                with spiller.step(number), save(spiller, data) as ticket:
+                    spiller.collect(all=True)
+                    ticket.restore(data.ctypes.data)
         with pytest.raises(sh.UsageError):
             spiller.end_step()
     lines = [json.loads(line) for line in path.read_text().splitlines()]

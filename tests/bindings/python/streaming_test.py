@@ -404,18 +404,14 @@ def test_questions_to_the_library(device, model, tmp_path):
         caps.name == "host:0" == device.name and caps.page_bytes == PAGE and caps.flags & sh.DeviceFlag.HOST_ADDRESSABLE
     )
     assert device.clock_ns() <= device.clock_ns()
-    model.runtime.telemetry_open(tmp_path / "steps.json")
-    sh.trace_start(tmp_path / "trace.json")
-    model.step()
-    sh.trace_stop()
-    model.runtime.telemetry_open(None)
+    with model.runtime.telemetry(tmp_path / "steps.json"), sh.trace(tmp_path / "trace.json"):
+        model.step()
     assert (
         len((tmp_path / "steps.json").read_text().splitlines()) == 1
         and "layer 0" in (tmp_path / "trace.json").read_text()
     )
-    sh.monitor_start(tmp_path / "monitor.sock")
-    assert (tmp_path / "monitor.sock").exists()
-    sh.monitor_stop()
+    with sh.monitor(tmp_path / "monitor.sock"):
+        assert (tmp_path / "monitor.sock").exists()
     assert not (tmp_path / "monitor.sock").exists()
 
 

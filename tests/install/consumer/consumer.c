@@ -7,7 +7,7 @@ int main(void) {
     static const char bytes[] = "streamed";
     sh_backend_info infos[16];
     uint64_t count = 0;
-    for (int i = 0; i < 16; ++i) sh_backend_info_init(&infos[i]);
+    for (int i = 0; i < 16; ++i) infos[i].struct_size = sizeof infos[i];
     if (sh_backend_list(infos, 16, &count)) return 1;
     printf("version %u backends", (unsigned)sh_version());
     for (uint64_t i = 0; i < count && i < 16; ++i)
@@ -17,7 +17,7 @@ int main(void) {
     sh_block block;
     sh_segment source = SH_SEGMENT_INIT;
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    sh_view view = SH_VIEW_INIT;
+    sh_view view = {.struct_size = sizeof(sh_view)};
     source.kind = SH_SOURCE_POINTER, source.pointer = bytes, source.bytes = sizeof bytes;
     desc.segments = &source, desc.segment_count = 1, desc.bytes = sizeof bytes;
     if (sh_device_open("host", NULL, &device) || sh_runtime_create(device, NULL, &runtime)) return 1;

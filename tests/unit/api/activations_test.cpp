@@ -52,7 +52,7 @@ protected:
     std::vector<sh_activation> all_;
     sh_training_step step_ = SH_TRAINING_STEP_INIT;
     std::vector<uint32_t> fates_;
-    sh_activation_plan plan_ = SH_ACTIVATION_PLAN_INIT;
+    sh_activation_plan plan_ = sh_sized<sh_activation_plan>();
 };
 
 TEST_F(Activations, WithoutPressureEverythingStays) {

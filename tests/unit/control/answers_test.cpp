@@ -11,14 +11,14 @@ namespace {
 using Json = nlohmann::json;
 
 sh_occupancy_info tag(const char* name, uint32_t state) {
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     std::strncpy(info.tag, name, sizeof info.tag - 1);
     info.state = state;
     return info;
 }
 
 sh_occupancy_change changed(uint32_t tags) {
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     change.tag_count = tags;
     change.device_bytes = 4096;
     change.ns = 1500000000;
@@ -113,7 +113,7 @@ TEST(ControlAnswers, MemoryAndSleep) {
     EXPECT_EQ(body["total"]["state"], "mixed");
     EXPECT_EQ(body["device_memory"]["free_bytes"], 9);
     EXPECT_EQ(Json::parse(is_sleeping(figures.total).body), Json({{"is_sleeping", true}}));
-    EXPECT_EQ(Json::parse(is_sleeping(SH_OCCUPANCY_INFO_INIT).body), Json({{"is_sleeping", false}}));
+    EXPECT_EQ(Json::parse(is_sleeping(sh_sized<sh_occupancy_info>()).body), Json({{"is_sleeping", false}}));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ TEST(ControlMetrics, LabelsAreEscaped) {
 TEST(ControlMetrics, ADocumentWithATag) {
     Figures figures;
     figures.device = "host:0";
-    figures.tags = {SH_OCCUPANCY_INFO_INIT};
+    figures.tags = {sh_sized<sh_occupancy_info>()};
     std::strcpy(figures.tags[0].tag, "kv\ncache");
     figures.tags[0].state = SH_OCCUPANCY_RELEASED;
     figures.tags[0].cycles = 3;

@@ -24,7 +24,7 @@ struct StandIn final : Occupant {
     }
     Status total(sh_occupancy_info*) override { return reading; }
     Status tags(std::vector<sh_occupancy_info>* out) override {
-        out->assign(1, SH_OCCUPANCY_INFO_INIT);
+        out->assign(1, sh_sized<sh_occupancy_info>());
         return reading;
     }
     Status memory(sh_memory_info*) override { return reading; }

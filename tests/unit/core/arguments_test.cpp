@@ -25,8 +25,8 @@ protected:
     sh_segment segment_ = SH_SEGMENT_INIT;
     sh_block_desc desc_ = SH_BLOCK_DESC_INIT;
     sh_use use_ = SH_USE_INIT;
-    sh_view view_ = SH_VIEW_INIT;
-    sh_backend_info backend_ = SH_BACKEND_INFO_INIT;
+    sh_view view_ = sh_sized<sh_view>();
+    sh_backend_info backend_ = sh_sized<sh_backend_info>();
 
     Arguments() {
         segment_ = model_.source(0).segment();
@@ -63,8 +63,7 @@ TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
             {"schedule", [&] { return sh_set_schedule(runtime_, &use_, count); }},
             {"acquire", [&] { return sh_acquire_many(runtime_, &block_, count, SH_STREAM_HOST, 0, &view_); }},
             {"prefetch", [&] { return sh_prefetch(runtime_, &block_, count); }},
-            {"protect", [&] { return sh_protect_blocks(runtime_, &block_, count); }},
-            {"unprotect", [&] { return sh_unprotect_blocks(runtime_, &block_, count); }},
+            {"protect", [&] { return sh_protect_blocks(runtime_, &block_, count, nullptr); }},
             {"backends", [&] { return sh_backend_list(&backend_, count, &backends); }, "capacity"},
         };
         for (const Call& call : calls) {
@@ -100,7 +99,7 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
         Odd<sh_use> uses(use_, more);
         Odd<sh_view> views(view_, more);
         Odd<sh_backend_info> backends(backend_, more);
-        Odd<sh_memory_info> memory(SH_MEMORY_INFO_INIT, more);
+        Odd<sh_memory_info> memory(sh_sized<sh_memory_info>(), more);
         Odd<sh_device_options> options(SH_DEVICE_OPTIONS_INIT, more);
         const sh_block both[] = {block_, block_};
         sh_block_desc with_odd_segments = desc_;
@@ -174,7 +173,7 @@ TEST(Options, the_largest_of_each_are_taken) {
     options.link_bytes_per_second = 1'000'000'000'000'000;
     sh_device* device = nullptr;
     SUCCEEDS(sh_device_open(device_under_test().c_str(), &options, &device));
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     SUCCEEDS(sh_device_get_caps(device, &caps));
     EXPECT_EQ(caps.staging_threads, 64u);
     EXPECT_EQ(caps.page_bytes, uint64_t(1) << 30);

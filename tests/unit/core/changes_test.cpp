@@ -55,7 +55,7 @@ TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
     SUCCEEDS(sh_set_schedule(runtime, uses, 2));
     const sh_stream stream = device.stream();
     for (uint8_t step = 1; step < 6; step++) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         SUCCEEDS(sh_step_begin(runtime, nullptr));
         view = held_view(runtime, ids[0]);
         SUCCEEDS(sh_mark_dirty(runtime, ids[0]));
@@ -149,7 +149,7 @@ TEST_P(Changes, are_not_lost_to_an_update_that_begins) {
     std::atomic<bool> begun{false};
     std::thread engine([&] {  // changes the last of them while it may
         for (uint64_t version = 2; !begun; version++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             if (sh_acquire(model.runtime(), model.id(3), SH_STREAM_HOST, 0, &view) != SH_OK) continue;
             if (sh_mark_dirty(model.runtime(), model.id(3)) == SH_OK) {
                 EXPECT_SUCCEEDS(model.bytes().write(SH_STREAM_HOST, view.address, contents_of(3, version, view.bytes)));

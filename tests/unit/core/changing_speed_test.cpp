@@ -104,7 +104,7 @@ public:
     void step() {
         EXPECT_SUCCEEDS(sh_step_begin(runtime_, nullptr));
         for (const sh_block id : ids_) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             EXPECT_SUCCEEDS(sh_acquire(runtime_, id, SH_STREAM_HOST, 0, &view));
             EXPECT_SUCCEEDS(sh_release(runtime_, id, SH_STREAM_HOST));
         }
@@ -113,7 +113,7 @@ public:
     uint64_t resident(bool slow) {
         uint64_t bytes = 0;
         for (size_t i = 0; i < kBlocks; i++) {
-            sh_block_state state = SH_BLOCK_STATE_INIT;
+            auto state = sh_sized<sh_block_state>();
             EXPECT_SUCCEEDS(sh_block_get_state(runtime_, ids_[i], &state));
             if (is_slow(i) == slow) bytes += state.resident_bytes;
         }
@@ -123,7 +123,7 @@ public:
         sh_plan_options options = SH_PLAN_OPTIONS_INIT;
         options.flags = SH_PLAN_DRY_RUN;
         options.budget_bytes = pages * kPage;
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         EXPECT_SUCCEEDS(sh_plan(runtime_, &options, &info));
         return info;
     }

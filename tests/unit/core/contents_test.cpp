@@ -11,7 +11,7 @@ namespace {
 
 // Returns the serial that the block's next view has.
 uint64_t serial_of(Model& model, size_t i) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
     EXPECT_SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
     return view.serial;
@@ -187,7 +187,7 @@ protected:
     // Returns the first byte of the block's next view.
     uint8_t first_byte() {
         uint8_t byte = 0;
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), block_, SH_STREAM_HOST, 0, &view));
         EXPECT_SUCCEEDS(sh_read_block(model_.runtime(), block_, SH_STREAM_HOST, 0, &byte, 1));
         EXPECT_SUCCEEDS(sh_release(model_.runtime(), block_, SH_STREAM_HOST));
@@ -274,7 +274,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
     write_behind(model, 1, stream);
     EXPECT_EQ(model.state(1).state, uint32_t(SH_BLOCK_DRAINING));
     const uint64_t before = model.stats().write_backs;
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     // The engine's work on another stream comes after the write-back's read. The host would have to wait.
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
     const sh_stream later = model.stream();
@@ -325,7 +325,7 @@ TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
     Gate gate(model.test_device(), stream);
     write_behind(model, 0, stream);
     ASSERT_EQ(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     sh_status status = SH_NOT_READY;
     while (status == SH_NOT_READY)
         status = sh_acquire(model.runtime(), model.id(0), later, SH_ACQUIRE_NO_WAIT,
@@ -339,7 +339,7 @@ TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
     gate.open();
     model.synchronize();
     std::thread user([&] {
-        sh_view of = SH_VIEW_INIT;
+        auto of = sh_sized<sh_view>();
         EXPECT_EQ(sh_acquire(model.runtime(), going, SH_STREAM_HOST, 0, &of), SH_ERROR_INVALID_HANDLE);
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -362,7 +362,7 @@ TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
     std::thread planner([&] { EXPECT_SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr)); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     std::thread user([&] {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         for (const size_t i : {size_t(3), size_t(0), size_t(4)}) {
             EXPECT_SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
             for (int k = 0; k < 20; k++) {

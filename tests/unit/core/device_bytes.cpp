@@ -177,7 +177,7 @@ sh_status queue(sh_device* device, sh_stream stream, const Buffer& buffer, const
 }
 
 bool host_addressable(sh_device* device) {
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     if (sh_device_get_caps(device, &caps) != SH_OK) throw std::runtime_error("a device without capabilities");
     return caps.flags & SH_DEVICE_HOST_ADDRESSABLE;
 }

@@ -48,7 +48,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
         }
         SUCCEEDS(sh_step_end(runtime));
     }
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
     EXPECT_GT(stats.bytes_to_device, 3 * 6 * 6 * kPage / 2) << "nothing was streamed";
     EXPECT_EQ(origin.memory().staging_bytes, 0u) << "no worker is needed";

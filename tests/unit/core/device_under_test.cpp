@@ -54,7 +54,7 @@ uint64_t smallest_page_of_device_under_test(bool no_pages) {
     options.backend_options = no_pages ? "map_pages=0" : nullptr;
     sh_device* device = nullptr;
     if (sh_device_open(device_under_test().c_str(), &options, &device) != SH_OK) return 0;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     EXPECT_SUCCEEDS(sh_device_get_caps(device, &caps));
     sh_device_close(device);
     return caps.granularity_bytes;

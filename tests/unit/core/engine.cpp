@@ -73,7 +73,7 @@ sh_stream TestDevice::stream() {
 }
 
 sh_memory_info TestDevice::memory() const {
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     EXPECT_SUCCEEDS(sh_device_get_memory(device_, &info));
     return info;
 }
@@ -100,7 +100,7 @@ sh_block register_block(sh_runtime* runtime, const sh_segment& segment, uint32_t
 }
 
 sh_view held_view(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     demand("acquire", sh_acquire(runtime, block, stream, flags, &view));
     return view;
 }
@@ -277,7 +277,7 @@ void Model::rewrite(size_t i, uint64_t version, sh_stream stream) {
 }
 
 sh_status Model::use(size_t i, sh_stream stream, uint32_t flags, int64_t busy_ns) {
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     const sh_status acquired = sh_acquire(runtime_, ids_[i], stream, flags, &view);
     if (acquired != SH_OK) return acquired;
     const sh_status compared = compare(i, view, stream, busy_ns);
@@ -297,13 +297,13 @@ sh_status Model::step(const std::vector<size_t>& order, sh_stream stream, int64_
 }
 
 sh_runtime_stats Model::stats() const {
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto stats = sh_sized<sh_runtime_stats>();
     EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
     return stats;
 }
 
 sh_block_state Model::state(size_t i) const {
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    auto state = sh_sized<sh_block_state>();
     EXPECT_SUCCEEDS(sh_block_get_state(runtime_, ids_[i], &state));
     return state;
 }
@@ -311,7 +311,7 @@ sh_block_state Model::state(size_t i) const {
 sh_plan_info Model::plan(uint64_t dry_run_budget) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     if (dry_run_budget) options = {sizeof options, SH_PLAN_DRY_RUN, dry_run_budget, 0};
-    sh_plan_info info = SH_PLAN_INFO_INIT;
+    auto info = sh_sized<sh_plan_info>();
     EXPECT_SUCCEEDS(sh_plan(runtime_, &options, &info));
     return info;
 }

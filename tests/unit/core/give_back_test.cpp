@@ -26,7 +26,8 @@ TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
     SUCCEEDS(b.schedule(forward(10)));
     SUCCEEDS(step(a));
     EXPECT_EQ(held_pages(a), 50u);
-    SUCCEEDS(sh_reserve(b.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
+    sh_scope* reservation = nullptr;
+    SUCCEEDS(sh_reserve(b.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY, &reservation));
     SUCCEEDS(a.add({.bytes = 30 * kPage}));
     SUCCEEDS(a.schedule(forward(51)));
     SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
@@ -34,7 +35,7 @@ TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
     SUCCEEDS(step(b));
     EXPECT_GE(held_pages(b), 20u) << "what is reserved for it can be had";
     EXPECT_EQ(step(a), SH_ERROR_BUDGET);
-    SUCCEEDS(sh_release_reservation(b.runtime()));
+    SUCCEEDS(sh_scope_end(reservation));
     SUCCEEDS(sh_trim(b.runtime(), 0, nullptr));
     SUCCEEDS(step(a));
 }
@@ -68,7 +69,7 @@ TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
     // The acquire waits for that load, and the end of the scope waits for the acquire. In another order, nothing else
     // can happen either.
     std::thread uses([&] {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         EXPECT_SUCCEEDS(sh_acquire(guest.runtime(), other, SH_STREAM_HOST, 0, &view));
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         EXPECT_SUCCEEDS(sh_release(guest.runtime(), other, SH_STREAM_HOST));

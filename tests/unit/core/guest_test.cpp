@@ -17,7 +17,7 @@ TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(device.memory().headroom_bytes, 32 * kPage);
     sh_scope* const scope = guest->begin_guest();
     EXPECT_EQ(guest->stats().guest_bytes, 24 * kPage);
@@ -58,7 +58,7 @@ TEST(Guest, may_take_all_that_is_not_reserved) {
         TestDevice device({.budget_bytes = 64 * kPage});
         auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
         SUCCEEDS(host->step(forward(20)));
-        SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
+        SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY, nullptr));
         sh_scope* scope = nullptr;
         const sh_guest_options more = terms(33 * kPage - workspace * kPage, workspace * kPage);
         EXPECT_EQ(sh_guest_begin(guest->runtime(), &more, &scope), SH_ERROR_BUDGET);
@@ -74,7 +74,7 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     const sh_memory_info before = device.memory();
     const sh_runtime_stats held = host->stats();
     sh_scope* scope = nullptr;
@@ -89,7 +89,7 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     EXPECT_EQ(host->stats().held_bytes, held.held_bytes);
     EXPECT_EQ(host->stats().given_up_bytes, held.given_up_bytes);
     // Guests do not get memory of secondary reservations either.
-    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_SECONDARY, nullptr));
     EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
     EXPECT_EQ(host->stats().reserved_bytes, 40 * kPage);
     // The workspace of the guest's engine is not taken from a reservation either.
@@ -104,7 +104,7 @@ TEST(Guest, may_shrink) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     sh_guest_options options = terms(0, 4 * kPage, SH_GUEST_SHRINK);
     sh_scope* scope = guest->begin_guest(options);
     EXPECT_EQ(guest->stats().guest_bytes, 20 * kPage);
@@ -119,7 +119,7 @@ TEST(Guest, may_shrink) {
     EXPECT_GE(host->stats().held_bytes, 40 * kPage);
     EXPECT_LE(guest->stats().held_bytes, 20 * kPage);
     SUCCEEDS(sh_scope_end(scope));
-    SUCCEEDS(sh_reserve(host->runtime(), 62 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 62 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_BUDGET) << "less than its smallest plan";
 }
 
@@ -127,7 +127,7 @@ TEST(Guest, is_counted_and_two_guests_share_the_headroom) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), one = make(device, 6, "one"), two = make(device, 6, "two");
     SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     sh_scope *outer = nullptr, *inner = nullptr, *other = nullptr;
     SUCCEEDS(sh_guest_begin(one->runtime(), nullptr, &outer));
     SUCCEEDS(sh_guest_begin(one->runtime(), nullptr, &inner));

@@ -91,7 +91,7 @@ TEST(Holding, no_release_ends_what_an_acquire_under_way_holds) {
         const sh_block block = source.add_to(model.runtime());
         sh_status acquired = SH_OK;
         std::jthread engine([&] {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             acquired = sh_acquire(model.runtime(), block, SH_STREAM_HOST, 0, &view);
         });
         while (!source.asked) std::this_thread::yield();
@@ -100,7 +100,7 @@ TEST(Holding, no_release_ends_what_an_acquire_under_way_holds) {
         engine.join();
         EXPECT_EQ(acquired, fails ? SH_ERROR_CALLBACK : SH_OK);
         EXPECT_EQ(sh_release(model.runtime(), block, SH_STREAM_HOST), fails ? SH_ERROR_INVALID_STATE : SH_OK);
-        sh_block_state state = SH_BLOCK_STATE_INIT;
+        auto state = sh_sized<sh_block_state>();
         SUCCEEDS(sh_block_get_state(model.runtime(), block, &state));
         EXPECT_EQ(state.held, 0u);
         SUCCEEDS(model.use(0));
@@ -112,7 +112,7 @@ TEST(Holding, too_many_names_the_holder) {
     for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
     SoloModel model({.budget_bytes = 6 * kPage}, specs, forward(5));
     model.begin_step();
-    sh_view view = SH_VIEW_INIT, other = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>(), other = sh_sized<sh_view>();
     view = model.acquire(0);
     EXPECT_REFUSED(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &other), SH_ERROR_HELD, "layer.0");
     EXPECT_NE(why().find("layer.1"), std::string::npos) << why();
@@ -132,7 +132,7 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
     SoloModel model({.budget_bytes = 8 * kPage}, specs);
     model.begin_step();
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     for (size_t i = 0; i < 2; i++) view = model.acquire(i);
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view), SH_ERROR_HELD);
     for (const char* const part : {"layer.0\" and others", "being learned", "max_held", "schedule"})
@@ -162,7 +162,7 @@ TEST(Holding, too_many_outside_the_order_names_their_memory) {
         if (ordered_too) {
             SUCCEEDS(model.schedule({4, 5, 6, 7}));
         }
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         size_t held = 0;
         sh_status status = SH_OK;
         while (held < 4 && (status = sh_acquire(model.runtime(), model.id(held), SH_STREAM_HOST, 0, &view)) == SH_OK)
@@ -195,7 +195,7 @@ TEST(Holding, acquire_many_is_all_or_none) {
     SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(6, 4 * kPage, Origin::pageable), forward(6), holding(3));
     const sh_block three[] = {model.id(0), model.id(1), model.id(2)},
                    four[] = {model.id(0), model.id(1), model.id(2), model.id(3)};
-    sh_view views[4] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
+    sh_view views[4] = {sh_sized<sh_view>(), sh_sized<sh_view>(), sh_sized<sh_view>(), sh_sized<sh_view>()};
     model.begin_step();
     SUCCEEDS(sh_acquire_many(model.runtime(), three, 3, SH_STREAM_HOST, 0, views));
     for (size_t i = 0; i < 3; i++) SUCCEEDS(model.compare(i, views[i], SH_STREAM_HOST));
@@ -219,7 +219,7 @@ TEST(Holding, a_kind_holds_as_many_blocks_that_another_kind_leaves_out) {
         const auto pairs = [&] {
             SUCCEEDS(sh_step_begin(model.runtime(), named ? "pairs" : nullptr));
             for (size_t i = 0; i < 8; i += 2) {
-                sh_view views[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
+                sh_view views[2] = {sh_sized<sh_view>(), sh_sized<sh_view>()};
                 SUCCEEDS(sh_acquire_many(model.runtime(), &model.ids()[i], 2, SH_STREAM_HOST, 0, views));
                 for (const size_t k : {0, 1}) SUCCEEDS(model.compare(i + k, views[k], SH_STREAM_HOST));
                 for (const size_t k : {0, 1}) model.release(i + k);
@@ -242,7 +242,7 @@ TEST(Holding, kinds_in_turn_hold_as_many_blocks_as_each_alone) {
     for (int turn = 0; turn < 4; turn++) {
         SUCCEEDS(sh_step_begin(model.runtime(), "by fours"));
         for (size_t first = 0; first < 8; first += 4) {
-            sh_view views[4] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
+            sh_view views[4] = {sh_sized<sh_view>(), sh_sized<sh_view>(), sh_sized<sh_view>(), sh_sized<sh_view>()};
             SUCCEEDS(sh_acquire_many(model.runtime(), &model.ids()[first], 4, SH_STREAM_HOST, 0, views));
             for (size_t k = 0; k < 4; k++) SUCCEEDS(model.compare(first + k, views[k], SH_STREAM_HOST));
             for (size_t k = 0; k < 4; k++) model.release(first + k);

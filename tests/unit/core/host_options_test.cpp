@@ -252,10 +252,10 @@ TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     options.device_memory_bytes = kBytes;
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     SUCCEEDS(sh_device_get_caps(device, &caps));
     EXPECT_FALSE(caps.flags & SH_DEVICE_FIXED_ADDRESSES);
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     SUCCEEDS(sh_device_get_memory(device, &info));
     EXPECT_EQ(info.total_bytes, kBytes);
     EXPECT_LT(info.budget_bytes, kBytes);

@@ -15,9 +15,9 @@ TEST_P(HotPath, allocates_nothing_and_waits_for_nothing) {
     const sh_stream stream = model.stream();
     const std::vector<size_t> order = forward_backward(30);
     const auto step = [&] {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         model.begin_step();
-        sh_view pair[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
+        sh_view pair[2] = {sh_sized<sh_view>(), sh_sized<sh_view>()};
         const sh_block first_two[2] = {model.id(order[0]), model.id(order[1])};
         SUCCEEDS(sh_acquire_many(model.runtime(), first_two, 2, stream, 0, pair));
         for (const sh_block block : first_two) let_go(model.runtime(), block, stream);

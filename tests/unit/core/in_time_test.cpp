@@ -31,7 +31,7 @@ protected:
     void acquire(std::vector<size_t> blocks, sh_stream stream) {
         std::vector<sh_block> ids;
         for (const size_t i : blocks) ids.push_back(model_.id(i));
-        std::vector<sh_view> views(ids.size(), SH_VIEW_INIT);
+        std::vector<sh_view> views(ids.size(), sh_sized<sh_view>());
         if (ids.size() == 1)
             SUCCEEDS(sh_acquire(model_.runtime(), ids[0], stream, 0, &views[0]));
         else
@@ -80,7 +80,7 @@ TEST_F(InTime, counts_each_block_of_a_set) {
 TEST_F(InTime, does_not_count_what_was_not_ready_at_first) {
     acquire({0}, SH_STREAM_HOST);
     prefetch({1});
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(1), stream_, SH_ACQUIRE_NO_WAIT, &view), SH_OK)
         << "on a stream nobody waits on the host";
     model_.release(1, stream_);
@@ -96,7 +96,7 @@ TEST_F(InTime, does_not_count_a_set_that_was_not_ready_at_first) {
     acquire({0}, SH_STREAM_HOST);
     prefetch({1, 2, 3});
     const sh_block set[] = {model_.id(3), model_.id(1), model_.id(2)};
-    sh_view views[3] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
+    sh_view views[3] = {sh_sized<sh_view>(), sh_sized<sh_view>(), sh_sized<sh_view>()};
     EXPECT_EQ(sh_acquire_many(model_.runtime(), set, 3, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, views), SH_NOT_READY);
     SUCCEEDS(sh_runtime_synchronize(model_.runtime()));
     const Counted ready = counted([&] { acquire({3, 1, 2}, SH_STREAM_HOST); });

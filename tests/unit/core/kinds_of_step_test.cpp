@@ -42,7 +42,7 @@ public:
     void step(const Step& step, double noise = 0) {
         EXPECT_SUCCEEDS(sh_step_begin(model_.runtime(), step.name));
         for (const size_t i : step.layers) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             random_ = random_ * 6364136223846793005 + 1442695040888963407;
             const double factor = 1 + noise * (static_cast<double>(random_ >> 33) / (uint64_t{1} << 30) - 1);
             const double busy = step.compute * (1 - part_) * kLayerCopyNs * factor;
@@ -73,7 +73,7 @@ public:
     Model& model() { return model_; }
     TestDevice& device() { return device_; }
     std::vector<sh_kind_info> kinds() {
-        std::vector<sh_kind_info> kinds(8, SH_KIND_INFO_INIT);
+        std::vector<sh_kind_info> kinds(8, sh_sized<sh_kind_info>());
         uint64_t count = 0;
         EXPECT_SUCCEEDS(sh_kind_list(model_.runtime(), kinds.data(), kinds.size(), &count));
         kinds.resize(count);

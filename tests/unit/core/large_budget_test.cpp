@@ -46,9 +46,9 @@ TEST_P(LargeBudget, promises_no_more_than_is_free) {
     EXPECT_GE(device.memory().headroom_bytes, kCapacity * 93 / 100);
     Model host(device, equal_blocks(4, 4 * kPage)), guest(device, equal_blocks(4, 4 * kPage));
     for (Model* model : {&host, &guest}) SUCCEEDS(model->schedule(forward(4)));
-    EXPECT_EQ(sh_reserve(host.runtime(), 2 * kCapacity, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    EXPECT_EQ(sh_reserve(host.runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    SUCCEEDS(sh_reserve(host.runtime(), kCapacity / 2, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(sh_reserve(host.runtime(), 2 * kCapacity, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(host.runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET);
+    SUCCEEDS(sh_reserve(host.runtime(), kCapacity / 2, SH_PRIORITY_PRIMARY, nullptr));
     for (const uint64_t bytes : {2 * kCapacity, UINT64_MAX}) {
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.workspace_bytes = bytes;

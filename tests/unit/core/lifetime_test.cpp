@@ -33,8 +33,8 @@ TEST(Lifetime, blocks_go_when_the_work_on_the_runtimes_streams_has_ended) {
 
 TEST(Handles, wrong_ones_are_errors) {
     SoloModel model({}, equal_blocks(3, 3 * kPage));
-    sh_view view = SH_VIEW_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    auto view = sh_sized<sh_view>();
+    auto stats = sh_sized<sh_runtime_stats>();
     std::vector<sh_runtime*> wrong = {nullptr, reinterpret_cast<sh_runtime*>(8), reinterpret_cast<sh_runtime*>(&view),
                                       reinterpret_cast<sh_runtime*>(model.device()),
                                       reinterpret_cast<sh_runtime*>(~uintptr_t(0))};
@@ -62,7 +62,7 @@ TEST(Handles, wrong_ones_are_errors) {
         EXPECT_EQ(sh_unregister_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_invalidate_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
     }
-    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    auto info = sh_sized<sh_memory_info>();
     EXPECT_EQ(sh_device_get_memory(nullptr, &info), SH_ERROR_INVALID_HANDLE);
     EXPECT_EQ(sh_device_get_memory(reinterpret_cast<sh_device*>(&info), &info), SH_ERROR_INVALID_HANDLE);
     SUCCEEDS(model.use(0));
@@ -81,7 +81,7 @@ TEST(Handles, a_runtime_is_destroyed_while_others_use_it) {
         for (size_t t = 0; t < 3; t++) {
             threads.emplace_back([&, t] {
                 for (size_t k = t;; k++) {
-                    sh_view view = SH_VIEW_INIT;
+                    auto view = sh_sized<sh_view>();
                     const sh_status status = sh_acquire(runtime, model.id(k % 8), SH_STREAM_HOST, 0, &view);
                     if (status == SH_ERROR_INVALID_HANDLE || status == SH_ERROR_CANCELLED) return;
                     EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();
@@ -113,8 +113,8 @@ TEST(Process, a_forked_child_is_told) {
     SoloModel model({}, equal_blocks(4, 3 * kPage, Origin::pageable));
     SUCCEEDS(model.step(forward(4)));
     EXPECT_EQ(in_child([&] {
-                  sh_view view = SH_VIEW_INIT;
-                  sh_memory_info info = SH_MEMORY_INFO_INIT;
+                  auto view = sh_sized<sh_view>();
+                  auto info = sh_sized<sh_memory_info>();
                   sh_device* again = nullptr;
                   const bool told =
                       sh_step_begin(model.runtime(), nullptr) == SH_ERROR_FORKED &&
@@ -163,9 +163,10 @@ nlohmann::json read_json(const std::string& path) {
 TEST(Telemetry, one_object_a_step) {
     const std::string path = "telemetry-" + std::to_string(getpid()) + ".jsonl";
     SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(8, 4 * kPage), forward(8));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    sh_scope* lines_of_steps = nullptr;
+    SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, path.c_str(), &lines_of_steps));
     for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(8)));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    SUCCEEDS(sh_scope_end(lines_of_steps));
     SUCCEEDS(model.step(forward(8)));
     std::ifstream file(path);
     std::string line;
@@ -186,7 +187,7 @@ TEST(Telemetry, one_object_a_step) {
     EXPECT_EQ(lines, 5);
     EXPECT_GT(bytes, 0u);
     unlink(path.c_str());
-    EXPECT_EQ(sh_telemetry_open(model.runtime(), "/nonexistent/file"), SH_ERROR_IO);
+    EXPECT_EQ(sh_telemetry_start(model.runtime(), nullptr, "/nonexistent/file", nullptr), SH_ERROR_IO);
 }
 
 // The report of a run needs no other file.
@@ -194,11 +195,12 @@ TEST(Telemetry, the_first_line_and_each_new_plan_describe_the_plan) {
     const std::string path = "telemetry-plan-" + std::to_string(getpid()) + ".jsonl";
     SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(8, 4 * kPage));
     SUCCEEDS(model.schedule(forward(8), 1000000));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    sh_scope* lines_of_steps = nullptr;
+    SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, path.c_str(), &lines_of_steps));
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
     SUCCEEDS(model.schedule(forward(6), 2000000));
     for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(6)));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    SUCCEEDS(sh_scope_end(lines_of_steps));
     std::vector<nlohmann::json> lines;
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
@@ -230,12 +232,13 @@ TEST(Telemetry, the_first_line_and_each_new_plan_describe_the_plan) {
 TEST(Telemetry, lists_blocks_in_64_plans_of_a_file) {
     const std::string path = "telemetry-lists-" + std::to_string(getpid()) + ".jsonl";
     SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(8, 4 * kPage));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    sh_scope* lines_of_steps = nullptr;
+    SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, path.c_str(), &lines_of_steps));
     for (size_t k = 0; k < 70; k++) {
         SUCCEEDS(model.schedule(forward(7 + k % 2), 1000));
         SUCCEEDS(model.step(forward(7 + k % 2)));
     }
-    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    SUCCEEDS(sh_scope_end(lines_of_steps));
     std::ifstream file(path);
     size_t plans = 0, lists = 0;
     for (std::string line; std::getline(file, line);) {
@@ -250,14 +253,16 @@ TEST(Telemetry, lists_blocks_in_64_plans_of_a_file) {
 
 TEST(Telemetry, the_trace_is_json) {
     const std::string path = "trace-" + std::to_string(getpid()) + ".json";
-    SUCCEEDS(sh_trace_start(path.c_str()));
-    EXPECT_EQ(sh_trace_start(path.c_str()), SH_ERROR_INVALID_STATE);
+    sh_scope *trace_scope = nullptr, *other = nullptr;
+    SUCCEEDS(sh_trace_start(path.c_str(), &trace_scope));
+    EXPECT_EQ(sh_trace_start(path.c_str(), &other), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_trace_start(path.c_str(), nullptr), SH_ERROR_INVALID_ARGUMENT);
     {
         SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(8, 4 * kPage, Origin::pageable), forward(8));
         for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
     }
-    SUCCEEDS(sh_trace_stop());
-    EXPECT_EQ(sh_trace_stop(), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(sh_scope_end(trace_scope));
+    EXPECT_EQ(sh_scope_end(trace_scope), SH_ERROR_INVALID_HANDLE);
     const auto trace = read_json(path);
     const auto& events = trace.is_array() ? trace : trace["traceEvents"];
     EXPECT_GT(events.size(), 10u);

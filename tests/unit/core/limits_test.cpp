@@ -75,7 +75,7 @@ TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     std::vector<sh_block> ids;
     SUCCEEDS(register_of_size(model.runtime(), 1, shortened(65536), &ids));
     SUCCEEDS(sh_source_update_begin(model.runtime(), ids.data(), ids.size()));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_EQ(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_source_update_end(model.runtime(), ids.data(), ids.size()));
     view = held_view(model.runtime(), ids[5]);
@@ -103,7 +103,7 @@ TEST(Limits, a_reservation_is_cut_to_the_ceiling) {
     SUCCEEDS(model.schedule(forward(8)));
     SUCCEEDS(other.schedule(forward(14)));
     for (const uint64_t bytes : {uint64_t(40) * kPage, UINT64_MAX}) {
-        SUCCEEDS(sh_reserve(model.runtime(), bytes, SH_PRIORITY_PRIMARY));
+        SUCCEEDS(sh_reserve(model.runtime(), bytes, SH_PRIORITY_PRIMARY, nullptr));
         EXPECT_EQ(model.stats().reserved_bytes, 8 * kPage);
         EXPECT_EQ(device.memory().headroom_bytes, 56 * kPage);
     }

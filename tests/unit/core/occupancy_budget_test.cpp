@@ -84,7 +84,7 @@ TEST_F(OccupancyBudget, ResumeWithoutRoomLeavesTheTagReleased) {
     SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
     SUCCEEDS(sh_device_set_budget(device.get(), 8 * kMiB));
     EXPECT_EQ(sh_resume(device.get(), nullptr, nullptr), SH_ERROR_BUDGET);
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     SUCCEEDS(sh_occupancy_get_info(device.get(), nullptr, &info));
     EXPECT_EQ(info.state, uint32_t(SH_OCCUPANCY_RELEASED));
     EXPECT_EQ(device.memory().used_bytes, 0u);

@@ -19,7 +19,7 @@ protected:
         int32_t answer = 0;
         std::string message;
         std::function<void()> work;
-        uint64_t id = 0;
+        sh_scope* scope = nullptr;
     };
 
     void SetUp() override {
@@ -29,9 +29,9 @@ protected:
         filled(2, kMiB, "cache");
     }
     Note& add(const char* name) {
-        notes_.push_back(std::make_unique<Note>(Note{this, name, 0, "", nullptr, 0}));
+        notes_.push_back(std::make_unique<Note>(Note{this, name, 0, "", nullptr, nullptr}));
         Note& note = *notes_.back();
-        EXPECT_SUCCEEDS(sh_occupancy_add_callbacks(device_, before, after, &note, &note.id));
+        EXPECT_SUCCEEDS(sh_occupancy_add_callbacks(device_, before, after, &note, &note.scope));
         return note;
     }
     std::string take_calls() { return std::exchange(calls_, ""); }
@@ -67,7 +67,7 @@ protected:
 
 TEST_F(OccupancyCallbacks, TheFirstIsFirstBeforeAPauseAndLastAfterAResume) {
     add("a");
-    const uint64_t second = add("b").id;
+    sh_scope* const second = add("b").scope;
     SUCCEEDS(pause());
     EXPECT_EQ(take_calls(), "-a cache weights;-b cache weights;");
     SUCCEEDS(resume({"weights"}));
@@ -78,8 +78,8 @@ TEST_F(OccupancyCallbacks, TheFirstIsFirstBeforeAPauseAndLastAfterAResume) {
     EXPECT_EQ(pause({"cache"}), SH_ERROR_INVALID_STATE);
     SUCCEEDS(prepare({"weights"}));
     EXPECT_EQ(take_calls(), "");
-    SUCCEEDS(sh_occupancy_remove_callbacks(device_, second));
-    EXPECT_EQ(sh_occupancy_remove_callbacks(device_, second), SH_ERROR_NOT_FOUND);
+    SUCCEEDS(sh_scope_end(second));
+    EXPECT_EQ(sh_scope_end(second), SH_ERROR_INVALID_HANDLE);
     SUCCEEDS(resume());
     EXPECT_EQ(take_calls(), "+a cache;");
 }
@@ -114,7 +114,7 @@ TEST_F(OccupancyCallbacks, TheyMakeNoCallsThatWouldWaitForTheirOwn) {
         EXPECT_EQ(pause(), SH_ERROR_INVALID_STATE);
         EXPECT_EQ(resume(), SH_ERROR_INVALID_STATE);
         EXPECT_EQ(sh_occupancy_trim(device_, nullptr), SH_ERROR_INVALID_STATE);
-        EXPECT_EQ(sh_occupancy_remove_callbacks(device_, notes_[0]->id), SH_ERROR_INVALID_STATE);
+        EXPECT_EQ(sh_scope_end(notes_[0]->scope), SH_ERROR_INVALID_STATE);
         EXPECT_EQ(sh_occupancy_add_callbacks(device_, before, after, nullptr, nullptr), SH_ERROR_INVALID_STATE);
     };
     SUCCEEDS(pause());
@@ -124,12 +124,12 @@ TEST_F(OccupancyCallbacks, TheyMakeNoCallsThatWouldWaitForTheirOwn) {
 
 TEST_F(OccupancyCallbacks, EitherMayBeMissing) {
     EXPECT_EQ(sh_occupancy_add_callbacks(device_, nullptr, nullptr, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    Note only{this, "only", 0, "", nullptr, 0};
-    SUCCEEDS(sh_occupancy_add_callbacks(device_, nullptr, after, &only, &only.id));
+    Note only{this, "only", 0, "", nullptr, nullptr};
+    SUCCEEDS(sh_occupancy_add_callbacks(device_, nullptr, after, &only, &only.scope));
     SUCCEEDS(pause());
     SUCCEEDS(resume());
     EXPECT_EQ(take_calls(), "+only cache weights;");
-    SUCCEEDS(sh_occupancy_remove_callbacks(device_, only.id));
+    SUCCEEDS(sh_scope_end(only.scope));
     SUCCEEDS(sh_occupancy_add_callbacks(device_, before, nullptr, &only, nullptr));
     SUCCEEDS(pause());
     SUCCEEDS(resume());

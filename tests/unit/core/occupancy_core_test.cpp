@@ -47,13 +47,13 @@ TEST_F(OccupancyCore, WithoutAWaitForAllWorkMemoryIsFreedAtOnceAndNeverPaused) {
     open();
     uint64_t address = 0;
     ASSERT_TRUE(occupancy_->alloc(kMiB, "weights", {}, &address).ok());
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     const Status paused = occupancy_->pause({}, {}, &change);
     EXPECT_EQ(paused.code(), SH_ERROR_UNSUPPORTED);
     const char* const reason = devices_without_pages() ? "does not map memory by pages" : "cannot wait for all work";
     EXPECT_NE(std::string(paused.text()).find(reason), std::string::npos) << paused.text();
     EXPECT_EQ(occupancy_->prepare({}, {}).code(), SH_ERROR_UNSUPPORTED);
-    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    auto info = sh_sized<sh_occupancy_info>();
     ASSERT_TRUE(occupancy_->info("weights", &info).ok());
     EXPECT_EQ(info.state, SH_OCCUPANCY_RUNNING + 0u);
     EXPECT_TRUE(occupancy_->free(address).ok());
@@ -79,7 +79,7 @@ TEST_F(OccupancyCore, WithoutHashesEverythingIsCopied) {
             ASSERT_TRUE(occupancy_->alloc(2 * kMiB, "weights", {}, &address).ok());
             std::memset(reinterpret_cast<void*>(address), 7, 2 * kMiB);
             for (const uint64_t copied : {2 * kMiB, works ? 0 : 2 * kMiB}) {
-                sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+                auto change = sh_sized<sh_occupancy_change>();
                 ASSERT_TRUE(occupancy_->pause({}, {}, &change).ok());
                 EXPECT_EQ(change.copied_bytes, copied);
                 EXPECT_EQ(change.unchanged_bytes, 2 * kMiB - copied);
@@ -114,7 +114,7 @@ TEST_F(OccupancyCore, AFailedPauseLeavesNoCopyToCompareWith) {
     ASSERT_TRUE(occupancy_->add_callbacks(callbacks, &id).ok());
     const auto fill = [&](int with) { std::memset(reinterpret_cast<void*>(address), with, 2 * kMiB); };
     const auto byte = [&] { return *reinterpret_cast<const char*>(address + kMiB); };
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     fill(7);
     ASSERT_TRUE(occupancy_->pause({}, {}, &change).ok());
     ASSERT_TRUE(occupancy_->resume({}, &change).ok());

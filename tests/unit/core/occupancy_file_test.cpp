@@ -52,7 +52,7 @@ TEST_F(OccupancyFile, ContentsComeBackFromFiles) {
     const uint64_t memory = filled(9, 3 * kMiB);
     held = info("a").device_bytes + info("b").device_bytes;
     for (uint64_t cycle = 1; cycle <= 3; cycle++) {
-        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
         SUCCEEDS(pause_to(folder_, 0, SH_CONTENTS_DEFAULT, 0, &out));
         EXPECT_EQ(on_device().current_bytes, 0u);
         EXPECT_EQ(info("a").host_bytes + info("b").host_bytes, 0u);
@@ -79,7 +79,7 @@ TEST_F(OccupancyFile, ContentsComeBackFromFiles) {
 TEST_F(OccupancyFile, WhatHasNotChangedStaysInItsFile) {
     open();
     const uint64_t address = filled(1, 8 * kMiB, "weights", SH_CONTENTS_FILE);
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause_to(folder_));
     SUCCEEDS(resume());
     reinterpret_cast<uint8_t*>(address)[5 * kMiB] ^= 1;

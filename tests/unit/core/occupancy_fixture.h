@@ -66,12 +66,12 @@ protected:
         return pause(tags, flags | SH_OCCUPANCY_PREPARE, contents);
     }
     sh_occupancy_info info(const char* tag = nullptr) {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         EXPECT_SUCCEEDS(sh_occupancy_get_info(device_, tag, &info));
         return info;
     }
     sh_memory_info memory() {
-        sh_memory_info info = SH_MEMORY_INFO_INIT;
+        auto info = sh_sized<sh_memory_info>();
         EXPECT_SUCCEEDS(sh_device_get_memory(device_, &info));
         return info;
     }

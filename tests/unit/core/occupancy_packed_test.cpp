@@ -34,7 +34,7 @@ protected:
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.format = format;
         options.flags = flags;
-        sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        auto gone = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
         SUCCEEDS(sh_pause(device_, &options, &gone));
         EXPECT_EQ(gone.copied_bytes, out);
         EXPECT_EQ(gone.packed_bytes, out_packed);
@@ -91,7 +91,7 @@ TEST_F(OccupancyPacked, contents_are_read_while_they_are_away) {
         const uint64_t address = alloc_of(format, kBytes);
         const std::vector<uint8_t> truth = weights(format, kBytes, 3);
         write(address, truth);
-        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        auto change = sh_sized<sh_occupancy_change>();
         SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
         EXPECT_EQ(change.packed_bytes, 2 * kPart);
         for (const uint64_t begin : {uint64_t(0), uint64_t(1), uint64_t(16'383), kPart - 7, 2 * kPart - 1, 2 * kPart})
@@ -173,7 +173,7 @@ TEST_F(OccupancyPacked, a_file_keeps_contents_as_they_are) {
     const uint64_t address = alloc_of(FloatFormat::bf16, kPart);
     const std::vector<uint8_t> truth = weights(FloatFormat::bf16, kPart, 6);
     write(address, truth);
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({}, 0, SH_CONTENTS_FILE, &change));
     EXPECT_EQ(change.packed_bytes, 0u);
     SUCCEEDS(resume());
@@ -204,7 +204,7 @@ TEST_F(OccupancyPacked, a_limit_of_host_memory_holds_the_same_contents_each_time
         SUCCEEDS(sh_pause(device_, &options, nullptr));
         options.flags = 0;
         for (int i = 0; i < 3; i++) {
-            sh_occupancy_change gone = SH_OCCUPANCY_CHANGE_INIT;
+            auto gone = sh_sized<sh_occupancy_change>();
             SUCCEEDS(sh_pause(device_, &options, &gone));
             const uint64_t in_file = limit == 2 * kPart ? kPart : 0;
             EXPECT_EQ(info().file_bytes, in_file) << i;

@@ -16,7 +16,7 @@ TEST_F(OccupancyPages, LargeAllocationsLieInLargePagesOfTheDriver) {
     SUCCEEDS(resume());
     EXPECT_EQ(read(address, 30 * kMiB), contents(1, 30 * kMiB));
     reinterpret_cast<uint8_t*>(address)[20 * kMiB] ^= 1;
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
     EXPECT_EQ(change.copied_bytes, 2 * kMiB) << "what is compared is no larger";
     SUCCEEDS(resume());

@@ -30,7 +30,7 @@ protected:
         return sh_resume(device.get(), &options, change);
     }
     static sh_occupancy_info info(TestDevice& device, const char* tag) {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        auto info = sh_sized<sh_occupancy_info>();
         EXPECT_SUCCEEDS(sh_occupancy_get_info(device.get(), tag, &info));
         return info;
     }
@@ -45,7 +45,7 @@ TEST_F(OccupancyRuntime, APauseOfEverythingReleasesRuntimesToo) {
     EXPECT_EQ(info(device, "runtime:a").bytes, 20 * kBlock);
     EXPECT_EQ(info(device, "runtime:a").allocations, 20u);
     EXPECT_EQ(info(device, "runtime:a").device_bytes, a->stats().held_bytes);
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause(device, {}, 0, &change));
     EXPECT_EQ(change.tag_count, 2u);
     EXPECT_EQ(change.device_bytes, held);
@@ -77,7 +77,7 @@ TEST_F(OccupancyRuntime, ARuntimeHasATagOfItsOwn) {
     EXPECT_EQ(info(device, nullptr).state, SH_OCCUPANCY_MIXED + 0u);
     copied(*b, 2);
     uint64_t count = 0;
-    sh_occupancy_info all[2] = {SH_OCCUPANCY_INFO_INIT, SH_OCCUPANCY_INFO_INIT};
+    sh_occupancy_info all[2] = {sh_sized<sh_occupancy_info>(), sh_sized<sh_occupancy_info>()};
     SUCCEEDS(sh_occupancy_list(device.get(), all, 2, &count));
     EXPECT_EQ(count, 2u);
     EXPECT_STREQ(all[0].tag, "runtime:a");
@@ -115,7 +115,7 @@ TEST_F(OccupancyRuntime, AReleasedRuntimeSaysWhatToDo) {
     auto a = make(device, 6, "a");
     copied(*a, 2);
     SUCCEEDS(pause(device));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     const sh_block first = a->id(0);
     EXPECT_REFUSED(sh_step_begin(a->runtime(), nullptr), SH_ERROR_INVALID_STATE, "sh_resume()");
     EXPECT_REFUSED(sh_acquire(a->runtime(), first, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE, "sh_resume()");
@@ -130,7 +130,7 @@ TEST_F(OccupancyRuntime, AReleasedRuntimeSaysWhatToDo) {
     SUCCEEDS(a->remove(1));
     SUCCEEDS(a->schedule({0, 2, 3, 6}));
     a->change(2, 9);
-    SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1));
+    SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1, nullptr));
     EXPECT_EQ(device.memory().used_bytes, 0u);
     SUCCEEDS(resume(device));
     SUCCEEDS(a->step({0, 2, 3, 6}));
@@ -227,7 +227,7 @@ TEST_F(OccupancyRuntime, AResumeWithoutRoomLeavesEverythingReleased) {
     EXPECT_EQ(info(device, "runtime:a").state, SH_OCCUPANCY_RELEASED + 0u);
     EXPECT_EQ(device.memory().used_bytes, 0u);
     SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
-    SUCCEEDS(sh_protect_blocks(a->runtime(), all, 4));
+    SUCCEEDS(sh_protect_blocks(a->runtime(), all, 4, nullptr));
     SUCCEEDS(resume(device));
     copied(*a);
 }

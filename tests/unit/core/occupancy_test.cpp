@@ -18,7 +18,7 @@ TEST_F(OccupancyTest, BytesComeBackAtTheSameAddresses) {
     std::vector<uint64_t> addresses;
     for (uint64_t i = 0; i < sizes.size(); i++) addresses.push_back(filled(i, sizes[i]));
     for (uint64_t cycle = 1; cycle <= 3; cycle++) {
-        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
         const uint64_t held = info().device_bytes;
         SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &out));
         EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RELEASED));
@@ -66,7 +66,7 @@ TEST_F(OccupancyTest, ContentsAreStagedDroppedOrZero) {
                    lost = filled(2, 3 * kMiB, "all", SH_CONTENTS_DROP),
                    zero = filled(3, 3 * kMiB, "all", SH_CONTENTS_ZERO),
                    small = filled(4, 1000, "all", SH_CONTENTS_ZERO);
-    sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT;
+    auto out = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({"all"}, 0, SH_CONTENTS_DEFAULT, &out));
     EXPECT_EQ(out.copied_bytes, 3 * kMiB);
     EXPECT_EQ(info("all").host_bytes, 3 * kMiB);
@@ -95,7 +95,7 @@ TEST_F(OccupancyTest, WrongStatesAreNamed) {
     SUCCEEDS(resume({"weights"}, SH_OCCUPANCY_REPEAT));
     SUCCEEDS(pause({"weights"}));
     EXPECT_REFUSED(pause({"weights"}), SH_ERROR_INVALID_STATE, "\"weights\" is released already");
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({"weights"}, SH_OCCUPANCY_REPEAT, SH_CONTENTS_DEFAULT, &change));
     EXPECT_EQ(change.tag_count, 0u);
     SUCCEEDS(pause());
@@ -109,7 +109,7 @@ TEST_F(OccupancyTest, WrongStatesAreNamed) {
     filled(2, kMiB, "other");
     EXPECT_EQ(pause({"weights", "none"}), SH_ERROR_NOT_FOUND);
     EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
-    sh_occupancy_info unknown = SH_OCCUPANCY_INFO_INIT;
+    auto unknown = sh_sized<sh_occupancy_info>();
     EXPECT_EQ(sh_occupancy_get_info(device_, "none", &unknown), SH_ERROR_NOT_FOUND);
 }
 
@@ -136,7 +136,7 @@ TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
     sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
     lies.tag_count = 1;
     EXPECT_EQ(sh_pause(device_, &lies, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    sh_occupancy_change wrong = SH_OCCUPANCY_CHANGE_INIT;
+    auto wrong = sh_sized<sh_occupancy_change>();
     wrong.struct_size = 3;
     EXPECT_EQ(sh_pause(device_, nullptr, &wrong), SH_ERROR_INVALID_STRUCT);
     EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
@@ -200,7 +200,7 @@ TEST_F(OccupancyTest, ManyAllocationsHaveFewHandles) {
     for (uint64_t i = 0; i < kCount; i++) addresses.push_back(filled(i, kBytes - 100 * i));
     EXPECT_LE(on_device().pages, 64 + kCount / 8) << "memory of their own is for the first ones only";
     EXPECT_LE(info().device_bytes, kCount * kBytes * 5 / 4);
-    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
     EXPECT_LE(change.copied_bytes, kCount * kBytes + 10 * kPart) << "what no allocation has was copied";
     SUCCEEDS(resume());
@@ -237,7 +237,7 @@ TEST_F(OccupancyTest, ManySmallAllocationsWasteLittle) {
     EXPECT_LE(info().device_bytes, kCount * kMiB + 512 * kMiB);
     EXPECT_EQ(info().bytes, kCount * kMiB);
     const uint64_t held = info().device_bytes;
-    sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+    auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &out));
     EXPECT_EQ(memory().free_bytes, memory().total_bytes);
     SUCCEEDS(resume({}, 0, &back));
@@ -325,7 +325,7 @@ TEST_F(OccupancyTest, TagsAreListedByName) {
     open();
     for (const char* tag : {"weights", "kv_cache", "graphs"}) filled(1, 1000, tag);
     SUCCEEDS(pause({"kv_cache"}));
-    sh_occupancy_info infos[2] = {SH_OCCUPANCY_INFO_INIT, SH_OCCUPANCY_INFO_INIT};
+    sh_occupancy_info infos[2] = {sh_sized<sh_occupancy_info>(), sh_sized<sh_occupancy_info>()};
     uint64_t count = 0;
     SUCCEEDS(sh_occupancy_list(device_, infos, 2, &count));
     EXPECT_EQ(count, 3u);

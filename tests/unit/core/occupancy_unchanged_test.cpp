@@ -20,7 +20,7 @@ protected:
     }
     // One pause and one resume. Expects these bytes to be copied, and to be known.
     void expect_cycle(uint64_t copied, uint64_t unchanged, uint32_t flags = 0) {
-        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
         SUCCEEDS(pause({}, flags, SH_CONTENTS_DEFAULT, &out));
         EXPECT_EQ(out.copied_bytes, copied);
         EXPECT_EQ(out.unchanged_bytes, unchanged);

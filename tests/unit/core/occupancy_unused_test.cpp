@@ -19,7 +19,7 @@ protected:
     // Expects these bytes of host memory, and these copies.
     void expect_cycle(const std::vector<sh_memory_range>& unused, uint64_t host_bytes, uint64_t copied,
                       uint64_t unchanged) {
-        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
         SUCCEEDS(pause_without(unused, &out));
         EXPECT_EQ(out.copied_bytes, copied);
         EXPECT_EQ(out.unchanged_bytes, unchanged);

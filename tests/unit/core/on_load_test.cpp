@@ -150,7 +150,7 @@ TEST(Loaded, dequantises_what_its_segment_brings_to_the_end_of_a_whole_block) {
             SUCCEEDS(sh_step_end(runtime));
         }
         SUCCEEDS(sh_runtime_synchronize(runtime));
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
         EXPECT_EQ(expanded.in_parts.load(), 0u);
         EXPECT_EQ(expanded.calls.load(), stats.loads - stats.cancelled_loads)

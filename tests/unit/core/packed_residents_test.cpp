@@ -51,7 +51,7 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
                 sh_plan_options options = SH_PLAN_OPTIONS_INIT;
                 options.flags = SH_PLAN_DRY_RUN;
                 options.budget_bytes = budget;
-                sh_plan_info info = SH_PLAN_INFO_INIT;
+                auto info = sh_sized<sh_plan_info>();
                 if (sh_plan(runtime_, &options, &info) != SH_OK) continue;
                 plans += info.packed_resident_bytes > 0;
                 ASSERT_GE(info.unordered_bytes, truth_.back().size()) << budget << ", " << held << " held";
@@ -143,12 +143,13 @@ TEST_F(PackedResidents, ComeBackAfterAPauseAndOnAnotherBudget) {
 TEST_F(PackedResidents, ProtectedBlocksComeFirst) {
     add_blocks(19);
     steps(2);
-    SUCCEEDS(sh_protect_blocks(runtime_, blocks_.data(), 4));
+    sh_scope* protection = nullptr;
+    SUCCEEDS(sh_protect_blocks(runtime_, blocks_.data(), 4, &protection));
     SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
     steps(2);
     EXPECT_GE(plan().resident_bytes, 8 * kDeviceMiB);
     EXPECT_GT(plan().packed_resident_bytes, 0u);
-    SUCCEEDS(sh_unprotect_blocks(runtime_, blocks_.data(), 4));
+    SUCCEEDS(sh_scope_end(protection));
     SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
     steps(2);
     EXPECT_EQ(plan().bytes_per_step, 0u);

@@ -56,7 +56,7 @@ protected:
         return desc;
     }
     void expect_bytes(sh_block block, const uint8_t* wanted, uint64_t bytes) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         std::vector<uint8_t> found(bytes);
         view = held_view(runtime_, block);
         ASSERT_EQ(view.bytes, bytes);
@@ -111,7 +111,7 @@ TEST_F(PackedSources, CanBeUsedPartByPart) {
     options.unit_bytes = 1000;
     options.largest_bytes = 2 * kPage;
     sh_part parts[8];
-    for (sh_part& part : parts) sh_part_init(&part);
+    for (sh_part& part : parts) part = sh_sized<sh_part>();
     uint64_t count = 0;
     SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
     ASSERT_GE(count, 3u);
@@ -144,7 +144,7 @@ TEST_F(PackedSources, ThatHaveChangedAreAnError) {
     const std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
     const sh_block_desc desc = block_of(segments);
     sh_block block = 0;
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
     tensor.frame.back() ^= 1;
     EXPECT_REFUSED(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
@@ -219,7 +219,7 @@ TEST_F(PackedSources, AreMadeOfWhatHasAFormatOrRefused) {
     segment.pointer = given.data();
     SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
     std::ranges::fill(given, 0xee);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     std::vector<uint8_t> found(1999);
     view = held_view(runtime_, block);
     SUCCEEDS(sh_read_block(runtime_, block, SH_STREAM_HOST, 0, found.data(), found.size()));
@@ -241,7 +241,7 @@ TEST_F(PackedSources, AreMadeOfParts) {
     options.unit_bytes = 1002;
     options.largest_bytes = 2 * kPage;
     sh_part parts[8];
-    for (sh_part& part : parts) sh_part_init(&part);
+    for (sh_part& part : parts) part = sh_sized<sh_part>();
     uint64_t count = 0;
     SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
     ASSERT_GE(count, 3u);

@@ -25,7 +25,7 @@ protected:
         for (int i = 0; i < count; i++) {
             EXPECT_SUCCEEDS(sh_step_begin(runtime_, nullptr));
             for (const sh_block block : blocks_) {
-                sh_view view = SH_VIEW_INIT;
+                auto view = sh_sized<sh_view>();
                 EXPECT_SUCCEEDS(sh_acquire(runtime_, block, stream_, 0, &view));
                 EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, compute_ns));
                 EXPECT_SUCCEEDS(sh_release(runtime_, block, stream_));

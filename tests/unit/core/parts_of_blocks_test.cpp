@@ -16,14 +16,14 @@ protected:
 
     std::vector<sh_part> register_parts(const sh_block_desc& desc, const sh_part_options& options,
                                         uint64_t capacity = 64) {
-        std::vector<sh_part> parts(capacity, SH_PART_INIT);
+        std::vector<sh_part> parts(capacity, sh_sized<sh_part>());
         uint64_t count = 0;
         EXPECT_SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts.data(), capacity, &count));
         parts.resize(count);
         return parts;
     }
     std::vector<uint8_t> read(const sh_part& part) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         std::vector<uint8_t> bytes(part.bytes);
         EXPECT_SUCCEEDS(sh_acquire(runtime_, part.block, SH_STREAM_HOST, 0, &view));
         EXPECT_EQ(view.bytes, part.bytes);
@@ -32,7 +32,7 @@ protected:
         return bytes;
     }
     sh_status with(const sh_block_desc& desc, const sh_part_options& options, uint64_t capacity = 4) {
-        sh_part parts[4] = {SH_PART_INIT, SH_PART_INIT, SH_PART_INIT, SH_PART_INIT};
+        sh_part parts[4] = {sh_sized<sh_part>(), sh_sized<sh_part>(), sh_sized<sh_part>(), sh_sized<sh_part>()};
         uint64_t count = 77;
         const sh_status status = sh_register_parts(runtime_, &desc, &options, parts, capacity, &count);
         EXPECT_EQ(count == 77u, status != SH_OK);
@@ -91,7 +91,7 @@ TEST_F(PartsOfBlocks, HaveTheBytesOfTheBlock) {
         EXPECT_EQ(wrong, 0u);
         SUCCEEDS(sh_step_end(runtime_));
     }
-    sh_block_state state = SH_BLOCK_STATE_INIT;
+    auto state = sh_sized<sh_block_state>();
     SUCCEEDS(sh_block_get_state(runtime_, parts[1].block, &state));
     EXPECT_EQ(std::string(state.name), "head[2/" + std::to_string(parts.size()) + "]");
     SUCCEEDS(sh_unregister_blocks(runtime_, &parts[0].block, 1));

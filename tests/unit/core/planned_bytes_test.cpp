@@ -58,12 +58,12 @@ public:
         SUCCEEDS(sh_step_end(runtime_));
     }
     sh_plan_info plan() {
-        sh_plan_info info = SH_PLAN_INFO_INIT;
+        auto info = sh_sized<sh_plan_info>();
         EXPECT_SUCCEEDS(sh_plan(runtime_, nullptr, &info));
         return info;
     }
     uint64_t copied() {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         EXPECT_SUCCEEDS(sh_runtime_synchronize(runtime_));
         EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
         return stats.bytes_to_device;
@@ -85,7 +85,7 @@ TEST(PlannedBytes, are_those_that_a_step_copies) {
             Covered model(device, flags, 8);
             if (protects) {
                 model.step();  // some of it is there
-                SUCCEEDS(sh_protect_blocks(model.runtime(), model.ids().data(), protects));
+                SUCCEEDS(sh_protect_blocks(model.runtime(), model.ids().data(), protects, nullptr));
             }
             for (int k = 0; k < 3; k++) model.step();
             const sh_plan_info plan = model.plan();

@@ -84,7 +84,7 @@ protected:
         Status status = runtime_->step_begin(nullptr, lock_);
         ASSERT_TRUE(status.ok()) << status.text();
         for (size_t i = 0; i < count; i++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             status = acquire(i, &view);
             ASSERT_TRUE(status.ok()) << status.text();
             release(i);
@@ -93,7 +93,7 @@ protected:
         ASSERT_TRUE(status.ok()) << status.text();
     }
     sh_runtime_stats stats() const {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         runtime_->figures().stats(&stats);
         return stats;
     }
@@ -109,7 +109,7 @@ protected:
 TEST_F(RefusedPlacement, leaves_pages_contents_and_the_cache_as_they_were) {
     schedule(kOrdered);
     step(kOrdered);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     ASSERT_TRUE(acquire(kCached, &view).ok());  // outside the order: memory of the cache
     release(kCached);
     const sh_runtime_stats before = stats();
@@ -139,7 +139,7 @@ TEST_F(RefusedPlacement, leaves_pages_contents_and_the_cache_as_they_were) {
     const size_t room = before.unordered_bytes / kBlockBytes, full = kCached + room;
     ASSERT_LT(full, ids_.size());
     for (size_t i = kCached + 1; i <= full; i++) {
-        sh_view other = SH_VIEW_INIT;
+        auto other = sh_sized<sh_view>();
         const Status status = acquire(i, &other);
         EXPECT_EQ(status.code(), i < full ? SH_OK : SH_ERROR_HELD) << status.text();
         if (status.ok()) held.push_back(i);

@@ -402,7 +402,7 @@ TEST(Registrations, leave_nothing) {
         }
         model.end_step();
         SUCCEEDS(sh_unregister_blocks(model.runtime(), ids, 3));
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         for (const sh_block id : ids)
             EXPECT_EQ(sh_acquire(model.runtime(), id, stream, 0, &view), SH_ERROR_INVALID_HANDLE);
     };

@@ -179,7 +179,7 @@ TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
     options.unit_bytes = 2;
     options.largest_bytes = kDeviceMiB / 2;
     sh_part parts[8];
-    for (sh_part& part : parts) sh_part_init(&part);
+    for (sh_part& part : parts) part = sh_sized<sh_part>();
     uint64_t count = 0;
     SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
     ASSERT_GE(count, 2u);
@@ -213,7 +213,7 @@ TEST_F(ReplacedSources, WaitUntilTheUpdateHasBegun) {
     SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
     view = held_view(runtime_, blocks_[0], waits);  // its load waits for that use
     std::thread thread([&] { EXPECT_SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1)); });
-    sh_view other = SH_VIEW_INIT;
+    auto other = sh_sized<sh_view>();
     while (sh_acquire(runtime_, blocks_[0], waits, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) {
         let_go(runtime_, blocks_[0], waits);
     }

@@ -17,8 +17,9 @@ TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
         copied(*a);
         EXPECT_EQ(copied(*a), 0u);
         const std::vector<sh_block> some(a->ids().begin(), a->ids().begin() + 6);
+        sh_scope* protection = nullptr;
         if (protect) {
-            SUCCEEDS(sh_protect_blocks(a->runtime(), some.data(), some.size()));
+            SUCCEEDS(sh_protect_blocks(a->runtime(), some.data(), some.size(), &protection));
             EXPECT_EQ(device.memory().protected_bytes, a->stats().protected_bytes);
             EXPECT_GE(a->stats().protected_bytes, 6 * kBlock);
         }
@@ -35,7 +36,7 @@ TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
         for (size_t i = 0; i < 6 && protect; i++) EXPECT_EQ(a->state(i).resident_bytes, kBlock) << i;
         EXPECT_LE(device.memory().peak_bytes, 48 * kPage);
         if (protect) {
-            SUCCEEDS(sh_unprotect_blocks(a->runtime(), some.data(), some.size()));
+            SUCCEEDS(sh_scope_end(protection));
         }
         EXPECT_EQ(device.memory().protected_bytes, 0u);
     }
@@ -45,23 +46,26 @@ TEST(Protect, is_counted_and_all_or_none) {
     TestDevice device;
     auto a = make(device, 4, "a"), b = make(device, 4, "b");
     const sh_block twice[] = {a->id(0), a->id(0), a->id(1)};
-    SUCCEEDS(sh_protect_blocks(a->runtime(), twice, 3));
+    sh_scope *protection = nullptr, *other = nullptr;
+    SUCCEEDS(sh_protect_blocks(a->runtime(), twice, 3, &protection));
     EXPECT_EQ(a->state(0).protections, 2u);
     EXPECT_EQ(a->state(1).protections, 1u);
     EXPECT_EQ(a->state(2).protections, 0u);
     const sh_block foreign[] = {a->id(2), b->id(0)};
-    EXPECT_EQ(sh_protect_blocks(a->runtime(), foreign, 2), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_unprotect_blocks(a->runtime(), foreign, 2), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_protect_blocks(a->runtime(), foreign, 2, &other), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(other, nullptr);
     EXPECT_EQ(a->state(2).protections, 0u) << "a call that fails changes nothing";
-    const sh_block too_often[] = {a->id(0), a->id(1), a->id(1)};
-    EXPECT_REFUSED(sh_unprotect_blocks(a->runtime(), too_often, 3), SH_ERROR_INVALID_STATE, "block 1");
-    EXPECT_EQ(a->state(0).protections, 2u);
-    EXPECT_EQ(a->state(1).protections, 1u);
-    SUCCEEDS(sh_unprotect_blocks(a->runtime(), twice, 3));
-    EXPECT_EQ(sh_unprotect_blocks(a->runtime(), twice, 1), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_protect_blocks(a->runtime(), nullptr, 1), SH_ERROR_INVALID_ARGUMENT);
-    SUCCEEDS(sh_protect_blocks(a->runtime(), nullptr, 0));
-    EXPECT_EQ(sh_protect_blocks(nullptr, twice, 1), SH_ERROR_INVALID_HANDLE);
+    SUCCEEDS(sh_protect_blocks(a->runtime(), twice + 1, 2, &other));
+    EXPECT_EQ(a->state(0).protections, 3u);
+    EXPECT_EQ(a->state(1).protections, 2u);
+    SUCCEEDS(a->remove(1));
+    SUCCEEDS(sh_scope_end(protection)) << "a block that does not exist any more is no matter";
+    EXPECT_EQ(a->state(0).protections, 1u);
+    SUCCEEDS(sh_scope_end(other));
+    EXPECT_EQ(a->state(0).protections, 0u);
+    EXPECT_EQ(sh_protect_blocks(a->runtime(), nullptr, 1, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(sh_protect_blocks(a->runtime(), nullptr, 0, nullptr));
+    EXPECT_EQ(sh_protect_blocks(nullptr, twice, 1, nullptr), SH_ERROR_INVALID_HANDLE);
 }
 
 TEST(Protect, blocks_are_put_on_the_device_whole_by_the_next_plan) {
@@ -69,7 +73,7 @@ TEST(Protect, blocks_are_put_on_the_device_whole_by_the_next_plan) {
     auto a = make(device, 12, "a");
     copied(*a, 2);
     const sh_block chosen[] = {a->id(3), a->id(8)};
-    SUCCEEDS(sh_protect_blocks(a->runtime(), chosen, 2));
+    SUCCEEDS(sh_protect_blocks(a->runtime(), chosen, 2, nullptr));
     copied(*a, 2);
     for (const size_t i : {3, 8}) {
         EXPECT_EQ(a->state(i).resident_bytes, kBlock);
@@ -78,7 +82,7 @@ TEST(Protect, blocks_are_put_on_the_device_whole_by_the_next_plan) {
     // The blocks that are on the device stay there if not all fit.
     std::vector<uint64_t> before(12);
     for (size_t i = 0; i < 12; i++) before[i] = a->state(i).resident_bytes;
-    SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 12));
+    SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 12, nullptr));
     copied(*a, 2);
     for (size_t i = 0; i < 12; i++) EXPECT_GE(a->state(i).resident_bytes, before[i]) << i;
     EXPECT_LE(device.memory().peak_bytes, 24 * kPage);
@@ -89,7 +93,8 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
                     {.unordered_bytes = 12 * kPage});
     SUCCEEDS(model.use(0));
     const sh_block first = model.id(0);
-    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1));
+    sh_scope* protection = nullptr;
+    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1, &protection));
     for (int k = 0; k < 3; k++)
         for (size_t i = 1; i < 8; i++) SUCCEEDS(model.use(i));
     const uint64_t serial = model.state(0).serial;
@@ -99,9 +104,9 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
     SUCCEEDS(model.use(1));
     SUCCEEDS(model.use(2));
     const sh_block more[] = {model.id(1), model.id(2)};
-    SUCCEEDS(sh_protect_blocks(model.runtime(), more, 2));
+    SUCCEEDS(sh_protect_blocks(model.runtime(), more, 2, nullptr));
     EXPECT_EQ(model.use(3), SH_ERROR_HELD);
-    SUCCEEDS(sh_unprotect_blocks(model.runtime(), &first, 1));
+    SUCCEEDS(sh_scope_end(protection));
     SUCCEEDS(model.use(3));
     EXPECT_EQ(model.state(0).present_bytes, 0u);
     SUCCEEDS(model.remove(1));  // protected as it is
@@ -118,7 +123,7 @@ TEST(Protect, a_block_outside_the_order_that_is_about_to_be_dropped) {
     std::thread other([&] { EXPECT_SUCCEEDS(model.use(2, SH_STREAM_HOST)); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const sh_block first = model.id(0);
-    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1));
+    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1, nullptr));
     EXPECT_EQ(model.state(0).present_bytes, kBlock) << "the other thread was too early";
     other.join();
     EXPECT_EQ(model.state(0).present_bytes, kBlock);
@@ -128,7 +133,8 @@ TEST(Protect, a_block_outside_the_order_that_is_about_to_be_dropped) {
 TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
     SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_UNORDERED));
     const sh_block ids[] = {model.id(0), model.id(1)};
-    SUCCEEDS(sh_protect_blocks(model.runtime(), ids, 2));
+    sh_scope* protection = nullptr;
+    SUCCEEDS(sh_protect_blocks(model.runtime(), ids, 2, &protection));
     EXPECT_EQ(model.memory().protected_bytes, 0u) << "there is nothing to protect";
     SUCCEEDS(model.use(0));
     EXPECT_GE(model.memory().protected_bytes, kBlock);
@@ -136,7 +142,7 @@ TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
     EXPECT_GE(model.memory().protected_bytes, 2 * kBlock);
     SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
     EXPECT_EQ(model.state(0).present_bytes, kBlock);
-    SUCCEEDS(sh_unprotect_blocks(model.runtime(), ids, 2));
+    SUCCEEDS(sh_scope_end(protection));
     SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
     EXPECT_EQ(model.memory().used_bytes, 0u);
 }
@@ -180,7 +186,6 @@ TEST(KeepResident, scopes_nest_and_end_in_any_order) {
     for (int k = 0; k < 10; k++) copied(*b);
     EXPECT_LT(present(*a), 8 * kBlock);
     SUCCEEDS(sh_scope_end(nullptr));
-    EXPECT_EQ(sh_keep_resident(a->runtime(), nullptr), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(sh_keep_resident(nullptr, &outer), SH_ERROR_INVALID_HANDLE);
 }
 
@@ -240,7 +245,7 @@ TEST(KeepResident, new_plans_keep_what_is_resident) {
         if (scoped) {
             SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
         } else {
-            SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 16));
+            SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 16, &scope));
         }
         for (int k = 0; k < 4; k++) SUCCEEDS(a->add({kBlock}));
         SUCCEEDS(a->schedule(forward(20)));
@@ -249,7 +254,7 @@ TEST(KeepResident, new_plans_keep_what_is_resident) {
         if (scoped) {
             SUCCEEDS(sh_scope_end(scope));
         } else {
-            SUCCEEDS(sh_unprotect_blocks(a->runtime(), a->ids().data(), 16));
+            SUCCEEDS(sh_scope_end(scope));
         }
     }
 }
@@ -260,7 +265,10 @@ TEST(Reserve, primary_memory_is_never_taken) {
     TestDevice device({.budget_bytes = 60 * kPage});
     auto a = make(device, 7, "a"), b = make(device, 20, "b");
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(a->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
+    sh_scope *earlier = nullptr, *reservation = nullptr;
+    SUCCEEDS(sh_reserve(a->runtime(), 12 * kPage, SH_PRIORITY_SECONDARY, &earlier));
+    SUCCEEDS(sh_reserve(a->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY, &reservation));
+    SUCCEEDS(sh_scope_end(earlier)) << "another one has taken its place";
     EXPECT_EQ(device.memory().reserved_bytes, 30 * kPage);
     EXPECT_EQ(a->stats().reserved_bytes, 30 * kPage);
     for (int k = 0; k < 30; k++) SUCCEEDS(b->step(forward(20)));
@@ -271,8 +279,7 @@ TEST(Reserve, primary_memory_is_never_taken) {
     EXPECT_EQ(a->stats().given_up_bytes, 0u);
     EXPECT_GE(a->stats().share_bytes, 28 * kPage) << "all of it";
     EXPECT_EQ(copied(*a), 0u);
-    SUCCEEDS(sh_release_reservation(a->runtime()));
-    SUCCEEDS(sh_release_reservation(a->runtime()));
+    SUCCEEDS(sh_scope_end(reservation));
     EXPECT_EQ(device.memory().reserved_bytes, 0u);
     for (int k = 0; k < 20; k++) copied(*b);
     EXPECT_GT(a->stats().given_up_bytes, 0u);
@@ -283,7 +290,7 @@ TEST(Reserve, takes_what_others_have_between_their_steps) {
     auto a = make(device, 20, "a"), b = make(device, 20, "b");
     copied(*a, 2);
     EXPECT_EQ(a->stats().held_bytes, 60 * kPage);
-    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_LE(a->stats().held_bytes, 20 * kPage) << "it was between steps";
     copied(*b);
     EXPECT_GE(b->stats().held_bytes, 40 * kPage);
@@ -292,9 +299,9 @@ TEST(Reserve, takes_what_others_have_between_their_steps) {
 
 TEST(Reserve, nothing_to_plan_by_is_an_error_and_0_is_the_plans_footprint) {
     SoloModel unknown({.budget_bytes = 40 * kPage}, equal_blocks(4, kBlock));
-    EXPECT_EQ(sh_reserve(unknown.runtime(), 0, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_reserve(unknown.runtime(), 0, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_INVALID_STATE);
     auto a = make(unknown.test_device(), 20, "a");
-    SUCCEEDS(sh_reserve(a->runtime(), 0, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 0, SH_PRIORITY_PRIMARY, nullptr));
     const sh_plan_info plan = a->plan();
     EXPECT_EQ(a->stats().reserved_bytes, plan.resident_bytes + plan.ring_bytes);
     EXPECT_EQ(a->stats().reserved_bytes, 40 * kPage)
@@ -306,12 +313,12 @@ TEST(Reserve, says_how_much_is_not_claimed_by_others) {
     TestDevice device({.budget_bytes = 40 * kPage});
     auto a = make(device, 4, "a"), b = make(device, 4, "b");
     SUCCEEDS(a->step(forward(4)));
-    EXPECT_REFUSED(sh_reserve(a->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET,
+    EXPECT_REFUSED(sh_reserve(a->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET,
                    exact_size_text(40 * kPage) + " are not claimed");
-    SUCCEEDS(sh_reserve(b->runtime(), 12 * kPage, SH_PRIORITY_PRIMARY));
-    EXPECT_REFUSED(sh_reserve(a->runtime(), 29 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET,
+    SUCCEEDS(sh_reserve(b->runtime(), 12 * kPage, SH_PRIORITY_PRIMARY, nullptr));
+    EXPECT_REFUSED(sh_reserve(a->runtime(), 29 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET,
                    exact_size_text(28 * kPage) + " are not claimed");
-    SUCCEEDS(sh_reserve(a->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY, nullptr));
 }
 
 TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
@@ -319,19 +326,20 @@ TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
     auto a = make(device, 4, "a"), b = make(device, 4, "b");
     EXPECT_EQ(device.memory().headroom_bytes, 40 * kPage);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_reserve(a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY));
+        SUCCEEDS(sh_reserve(a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY, nullptr));
         EXPECT_EQ(device.memory().headroom_bytes, 30 * kPage);
     }
-    SUCCEEDS(sh_reserve(a->runtime(), 12 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 12 * kPage, SH_PRIORITY_SECONDARY, nullptr));
     EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "replaced, not added";
-    EXPECT_EQ(sh_reserve(b->runtime(), 29 * kPage, SH_PRIORITY_SECONDARY), SH_ERROR_BUDGET)
+    EXPECT_EQ(sh_reserve(b->runtime(), 29 * kPage, SH_PRIORITY_SECONDARY, nullptr), SH_ERROR_BUDGET)
         << "secondary ones do not push each other out";
     EXPECT_NE(why().find(exact_size_text(28 * kPage) + " are not claimed"), std::string::npos) << why();
-    EXPECT_EQ(sh_reserve(b->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET) << "more than the device";
-    EXPECT_EQ(sh_reserve(b->runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    EXPECT_EQ(sh_reserve(b->runtime(), kPage, 2), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_reserve(b->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET)
+        << "more than the device";
+    EXPECT_EQ(sh_reserve(b->runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(b->runtime(), kPage, 2, nullptr), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(device.memory().reserved_bytes, 12 * kPage);
-    SUCCEEDS(sh_reserve(b->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(device.memory().headroom_bytes, 0u);
     b->destroy();
     EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "it ends with its runtime";
@@ -344,14 +352,15 @@ TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_a
     std::this_thread::sleep_for(
         std::chrono::milliseconds(on_host_backend() ? 5 : 200));  // longer than a step of the other
     copied(*soon, 3);                                             // makes its steps in quick succession
-    SUCCEEDS(sh_reserve(soon->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(soon->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY, nullptr));
+    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY, nullptr));
     for (int k = 0; k < 3; k++) copied(*third);
     EXPECT_GE(soon->stats().held_bytes, 24 * kPage) << "there is enough else: " << third->stats().held_bytes;
     EXPECT_GE(late->stats().held_bytes, 24 * kPage);
     copied(*soon, 3);
     Warnings warnings;
-    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
+    sh_scope* reservation = nullptr;
+    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY, &reservation));
     EXPECT_TRUE(warnings.any_with("\"late\": of the " + exact_size_text(24 * kPage) + " that were reserved for it, " +
                                   exact_size_text(12 * kPage) + " are given up"));
     EXPECT_FALSE(warnings.any_with("\"soon\""));
@@ -360,7 +369,7 @@ TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_a
     EXPECT_LE(late->stats().held_bytes, 12 * kPage);
     copied(*third);
     EXPECT_GE(third->stats().held_bytes, 24 * kPage);
-    SUCCEEDS(sh_release_reservation(third->runtime()));
+    SUCCEEDS(sh_scope_end(reservation));
     EXPECT_EQ(late->stats().reserved_bytes, 24 * kPage) << "in force again";
     copied(*late);
     EXPECT_GE(late->stats().held_bytes, 24 * kPage);

@@ -85,7 +85,7 @@ private:
         return now;
     }
     sh_runtime_stats streamed() {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         if (runtime_) {
             EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
         }
@@ -94,7 +94,7 @@ private:
     uint64_t weights_in() { return streamed().bytes_to_device; }
     uint64_t weights_out() { return streamed().bytes_to_host; }
     sh_spiller_stats spilled() {
-        sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+        auto stats = sh_sized<sh_spiller_stats>();
         if (spiller_) {
             EXPECT_SUCCEEDS(sh_spiller_get_stats(spiller_, &stats));
         }
@@ -127,7 +127,7 @@ private:
     }
 
     void acquire(size_t block) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         if (runtime_) view = held_view(runtime_, blocks_[block], stream_);
     }
     void release(size_t block) {
@@ -172,7 +172,7 @@ private:
         used_ -= kTensorBytes;
     }
     uint32_t state_of(sh_ticket ticket) {
-        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        auto info = sh_sized<sh_ticket_info>();
         EXPECT_SUCCEEDS(sh_ticket_get_info(spiller_, ticket, &info));
         return info.state;
     }

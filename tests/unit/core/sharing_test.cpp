@@ -19,7 +19,7 @@ TEST(Budget, less_than_the_smallest_is_refused_with_the_figures) {
     EXPECT_NE(text.find("the large one"), std::string::npos) << text;
     EXPECT_NE(text.find(std::to_string(10 * kPage - 5)), std::string::npos) << text;
     sh_plan_options options = {sizeof options, SH_PLAN_DRY_RUN, 9 * kPage, 0};
-    sh_plan_info info = SH_PLAN_INFO_INIT;
+    auto info = sh_sized<sh_plan_info>();
     EXPECT_EQ(sh_plan(model.runtime(), &options, &info), SH_ERROR_BUDGET);
     // With one page more it runs.
     options.budget_bytes = 10 * kPage;
@@ -155,7 +155,7 @@ TEST(Budget, a_second_opening_must_agree) {
     sh_device* again = nullptr;
     EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &again), SH_ERROR_INVALID_ARGUMENT);
     options.budget_bytes = 0;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;  // its whole name, "host:0"
+    auto caps = sh_sized<sh_device_caps>();  // its whole name, "host:0"
     SUCCEEDS(sh_device_get_caps(device.get(), &caps));
     SUCCEEDS(sh_device_open(caps.name, &options, &again));
     EXPECT_EQ(again, device.get());
@@ -232,7 +232,7 @@ TEST(TwoRuntimes, who_would_wait_for_copies_gets_the_memory) {
 TEST(TwoRuntimes, ids_do_not_meet) {
     TestDevice device;
     Model first(device, equal_blocks(3, 3 * kPage)), second(device, equal_blocks(3, 3 * kPage));
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_EQ(sh_acquire(first.runtime(), second.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
     for (const sh_block a : first.ids())
         for (const sh_block b : second.ids()) EXPECT_NE(a, b);
@@ -263,7 +263,7 @@ TEST(Streams, one_view_on_several) {
     for (int k = 0; k < 10; k++) {
         model.begin_step();
         for (size_t i = 0; i < 6; i++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) {
                 view = model.acquire(i, stream);
                 SUCCEEDS(model.compare(i, view, stream, stream == slow ? 200000 : 0));
@@ -319,7 +319,7 @@ TEST(Unordered, sets_are_remapped_on_demand) {
         model.begin_step();
         std::vector<sh_block> ids;
         for (size_t n = 0; n < 4; n++) ids.push_back(model.id(6 + (k * 17 + n * 11) % 40));
-        std::vector<sh_view> views(4, SH_VIEW_INIT);
+        std::vector<sh_view> views(4, sh_sized<sh_view>());
         SUCCEEDS(sh_prefetch(model.runtime(), &ids[2], 2));
         SUCCEEDS(sh_acquire_many(model.runtime(), ids.data(), 4, stream, 0, views.data()));
         for (size_t n = 0; n < 4; n++) SUCCEEDS(model.compare(6 + (k * 17 + n * 11) % 40, views[n], stream, 20000));
@@ -333,7 +333,7 @@ TEST(Unordered, sets_are_remapped_on_demand) {
     EXPECT_GT(stats.remaps, 0u);
     EXPECT_GT(stats.evictions, 0u);
     // More than there is room for at once.
-    std::vector<sh_view> views(12, SH_VIEW_INIT);
+    std::vector<sh_view> views(12, sh_sized<sh_view>());
     EXPECT_EQ(sh_acquire_many(model.runtime(), &model.ids()[6], 12, stream, 0, views.data()), SH_ERROR_HELD) << why();
     for (size_t i = 6; i < 46; i++) EXPECT_EQ(model.state(i).held, 0u);
 }

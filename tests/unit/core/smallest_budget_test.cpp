@@ -14,7 +14,7 @@ std::string smallest(uint64_t pages) { return "the smallest that works is " + ex
 // Uses the other blocks one by one while these are held.
 void step_beside(Model& model, const std::vector<size_t>& held) {
     model.begin_step();
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     for (const size_t i : held) view = model.acquire(i);
     for (size_t i = held.size(); i < model.size(); i++) SUCCEEDS(model.use(i));
     for (const size_t i : held) model.release(i);
@@ -24,7 +24,7 @@ void step_beside(Model& model, const std::vector<size_t>& held) {
 // A step in which two neighbours are held at a time.
 void step_in_pairs(Model& model) {
     model.begin_step();
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     for (size_t i = 0; i < model.size(); i++) {
         view = model.acquire(i);
         SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));

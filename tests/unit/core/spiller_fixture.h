@@ -156,12 +156,12 @@ protected:
         return memory.bytes();
     }
     sh_ticket_info info(sh_ticket ticket) {
-        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        auto info = sh_sized<sh_ticket_info>();
         EXPECT_SUCCEEDS(sh_ticket_get_info(spiller_, ticket, &info));
         return info;
     }
     sh_spiller_stats stats() {
-        sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
+        auto stats = sh_sized<sh_spiller_stats>();
         EXPECT_SUCCEEDS(sh_spiller_get_stats(spiller_, &stats));
         return stats;
     }

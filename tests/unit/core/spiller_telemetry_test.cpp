@@ -13,7 +13,10 @@ namespace {
 TEST_F(SpillerTest, WritesALineForEachStep) {
     create(keeping(kTensor));
     const std::string path = testing::TempDir() + "spill-steps." + std::to_string(getpid()) + ".jsonl";
-    SUCCEEDS(sh_spiller_open_telemetry(spiller_, path.c_str()));
+    sh_scope *lines = nullptr, *other = nullptr;
+    SUCCEEDS(sh_telemetry_start(nullptr, spiller_, path.c_str(), &lines));
+    EXPECT_EQ(sh_telemetry_start(nullptr, spiller_, path.c_str(), &other), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_telemetry_start(nullptr, nullptr, path.c_str(), &other), SH_ERROR_INVALID_HANDLE);
     for (uint64_t step : {12, 13}) {
         SUCCEEDS(sh_spiller_begin_step(spiller_, step));
         std::vector<Saved> all;
@@ -23,7 +26,7 @@ TEST_F(SpillerTest, WritesALineForEachStep) {
         SUCCEEDS(sh_spiller_end_step(spiller_));
         for (Saved& saved : all) SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
     }
-    SUCCEEDS(sh_spiller_open_telemetry(spiller_, nullptr));
+    SUCCEEDS(sh_scope_end(lines));
     std::ifstream file(path);
     EXPECT_EQ(unlink(path.c_str()), 0);
     std::string line;

@@ -34,19 +34,20 @@ TEST(Trim, keeps_what_is_protected_or_reserved) {
     TestDevice device({.budget_bytes = 60 * kPage});
     auto a = make(device, 12, "a");
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(a->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
+    sh_scope *reservation = nullptr, *protection = nullptr;
+    SUCCEEDS(sh_reserve(a->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY, &reservation));
     uint64_t bytes = 0;
     SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
     EXPECT_EQ(bytes, 24 * kPage);
-    SUCCEEDS(sh_release_reservation(a->runtime()));
+    SUCCEEDS(sh_scope_end(reservation));
     copied(*a);
     const sh_block first = a->id(0);
-    SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1));
+    SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1, &protection));
     SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
     EXPECT_GE(bytes, kBlock);
     EXPECT_LE(bytes, 3 * kBlock);
     EXPECT_EQ(a->state(0).present_bytes, kBlock);
-    SUCCEEDS(sh_unprotect_blocks(a->runtime(), &first, 1));
+    SUCCEEDS(sh_scope_end(protection));
 }
 
 TEST(Trim, is_refused_while_the_runtime_is_in_use) {
@@ -90,10 +91,10 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     Felt felt;
     SUCCEEDS(sh_set_pressure(a->runtime(), &Felt::feel, &felt));
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(b->runtime(), 10 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 10 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(felt.times, 0) << "between steps it gives up what is wanted";
     a->begin_step();
-    SUCCEEDS(sh_reserve(b->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(felt.times, 1);
     EXPECT_EQ(felt.bytes, 20 * kPage);
     EXPECT_EQ(felt.runtime, a->runtime());
@@ -102,7 +103,7 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     EXPECT_GE(b->stats().share_bytes, 30 * kPage);
     SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
     a->begin_step();
-    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     EXPECT_EQ(felt.times, 1);
     a->end_step();
 }

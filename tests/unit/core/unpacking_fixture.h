@@ -135,7 +135,7 @@ protected:
         SUCCEEDS(sh_step_end(runtime));
     }
     static void expect_bytes(sh_runtime* runtime, sh_block block, const std::vector<uint8_t>& wanted) {
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         std::vector<uint8_t> found(wanted.size());
         view = held_view(runtime, block);
         SUCCEEDS(sh_read_block(runtime, block, SH_STREAM_HOST, 0, found.data(), found.size()));
@@ -147,7 +147,7 @@ protected:
         sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
         dry.flags = SH_PLAN_DRY_RUN;
         dry.link_bytes_per_second = link_bytes_per_second;
-        sh_plan_info plan = SH_PLAN_INFO_INIT;
+        auto plan = sh_sized<sh_plan_info>();
         EXPECT_SUCCEEDS(sh_plan(runtime_, &dry, &plan));
         return plan;
     }
@@ -164,7 +164,7 @@ protected:
         return now.held_bytes - now.resident_bytes - now.ring_bytes - now.unordered_bytes;
     }
     static sh_runtime_stats stats(sh_runtime* runtime) {
-        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        auto stats = sh_sized<sh_runtime_stats>();
         EXPECT_GE(sh_runtime_get_stats(runtime, &stats), 0);
         return stats;
     }

@@ -71,7 +71,7 @@ TEST_F(UnpackingTest, DamageInAFileIsNamed) {
     write_last(tensor.frame.back() ^ 1);
     SUCCEEDS(sh_step_begin(runtime_, nullptr));
     EXPECT_GE(beside(runtime_), kLeast);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_REFUSED(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
     SUCCEEDS(sh_step_end(runtime_));
     write_last(tensor.frame.back());
@@ -177,7 +177,7 @@ TEST_F(UnpackingTest, DamageIsNamed) {
     sh_segment segment = memory_segment(damaged.frame.data(), damaged.contents.size());
     segment.packed_bytes = damaged.frame.size();
     const sh_block block = register_block(runtime_, segment, SH_BLOCK_PIN);
-    sh_view view = SH_VIEW_INIT;
+    auto view = sh_sized<sh_view>();
     EXPECT_REFUSED(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE, "checksum");
 }
 

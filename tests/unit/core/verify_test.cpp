@@ -176,7 +176,7 @@ TEST_F(Verify, HoldsTheBlockAndItsSource) {
         began = true;
         EXPECT_SUCCEEDS(sh_source_update_end(runtime_, &block, 1));
     });
-    sh_view other = SH_VIEW_INIT;
+    auto other = sh_sized<sh_view>();
     while (sh_acquire(runtime_, block, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) let_go(runtime_, block);
     EXPECT_FALSE(began);
     gate.closed = false;

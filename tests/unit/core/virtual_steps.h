@@ -40,7 +40,7 @@ public:
     void step(Busy&& busy_ns) {
         EXPECT_SUCCEEDS(sh_step_begin(model_.runtime(), nullptr));
         for (size_t i = 0; i < kBlocks; i++) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), model_.id(i), stream_, 0, &view));
             EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, busy_ns(i)));
             EXPECT_SUCCEEDS(sh_release(model_.runtime(), model_.id(i), stream_));

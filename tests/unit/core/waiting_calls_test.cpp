@@ -74,12 +74,12 @@ TEST(WaitingCalls, go_on_when_another_call_has_brought_their_block) {
     model.plan();
     ASSERT_GT(model.state(0).streamed_bytes, 0u);
     for (size_t round = 0; round < kRounds; round++) {
-        sh_view none = SH_VIEW_INIT;
+        auto none = sh_sized<sh_view>();
         EXPECT_EQ(sh_acquire(model.runtime(), late, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &none), SH_NOT_READY);
         std::deque<Caller> callers;
         for (size_t i = 0; i < kCalls; i++) {
             callers.emplace_back([&] {
-                sh_view view = SH_VIEW_INIT;
+                auto view = sh_sized<sh_view>();
                 return sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view);
             });
             callers.back().wait_until_it_waits();

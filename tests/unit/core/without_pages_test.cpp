@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Budgets, OrdersWithoutPages,
 
 TEST_F(WithoutPages, says_what_it_is) {
     TestDevice device(without_pages(16));
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    auto caps = sh_sized<sh_device_caps>();
     SUCCEEDS(sh_device_get_caps(device.get(), &caps));
     EXPECT_EQ(caps.flags & SH_DEVICE_FIXED_ADDRESSES, 0u);
     Model model(device, equal_blocks(6, 4 * kPage));
@@ -158,7 +158,7 @@ TEST_F(WithoutPages, unordered_blocks_come_and_go) {
         model.begin_step();
         for (size_t n = 0; n < 5; n++) {
             const size_t i = 5 + (k * 17 + n * 11) % 30;
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             const bool nowhere = model.state(i).address == nullptr;
             view = model.acquire(i, stream);
             EXPECT_EQ((view.flags & SH_VIEW_REMAPPED) != 0, nowhere);

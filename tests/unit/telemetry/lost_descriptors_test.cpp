@@ -63,10 +63,11 @@ int watches_on(const Folder& folder) {
     if (sh_device_open("host", nullptr, &device) != SH_OK || sh_runtime_create(device, nullptr, &runtime) != SH_OK ||
         sh_spiller_create(device, nullptr, &spiller) != SH_OK)
         return 1;
-    if (sh_monitor_start(folder.at("monitor").c_str()) != SH_OK ||
-        sh_trace_start(folder.at("trace").c_str()) != SH_OK ||
-        sh_telemetry_open(runtime, folder.at("steps").c_str()) != SH_OK ||
-        sh_spiller_open_telemetry(spiller, folder.at("spills").c_str()) != SH_OK)
+    sh_scope *monitor = nullptr, *trace = nullptr, *steps = nullptr;
+    if (sh_monitor_start(folder.at("monitor").c_str(), &monitor) != SH_OK ||
+        sh_trace_start(folder.at("trace").c_str(), &trace) != SH_OK ||
+        sh_telemetry_start(runtime, nullptr, folder.at("steps").c_str(), &steps) != SH_OK ||
+        sh_telemetry_start(nullptr, spiller, folder.at("spills").c_str(), nullptr) != SH_OK)
         return 2;
     if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_OK) return 2;
     Connection client(folder.at("monitor"));
@@ -76,9 +77,9 @@ int watches_on(const Folder& folder) {
     const OtherFiles others;
     for (int i = 0; i < 3; i++)
         if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_ERROR_IO) return 5;
-    if (sh_telemetry_open(runtime, nullptr) != SH_ERROR_IO) return 6;
-    if (sh_trace_stop() != SH_ERROR_IO) return 7;
-    if (sh_monitor_stop() != SH_OK) return 8;
+    if (sh_scope_end(steps) != SH_ERROR_IO) return 6;
+    if (sh_scope_end(trace) != SH_ERROR_IO) return 7;
+    if (sh_scope_end(monitor) != SH_OK) return 8;
     sh_spiller_destroy(spiller);
     sh_runtime_destroy(runtime);
     sh_device_close(device);
@@ -124,7 +125,7 @@ int streams_on(int file, bool mapped) {
             continue;
         }
         for (const sh_block block : blocks) {
-            sh_view view = SH_VIEW_INIT;
+            auto view = sh_sized<sh_view>();
             const sh_status acquired = sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view);
             if (acquired < 0 && !is_closed) return 4;
             if (acquired < 0) continue;

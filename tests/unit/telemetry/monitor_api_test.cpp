@@ -21,26 +21,17 @@ namespace {
 // A monitor in a folder of its own.
 class MonitorApi : public testing::Test {
 protected:
-    void TearDown() override {
-        if (running_) stop();
-    }
-    void start() {
-        SUCCEEDS(sh_monitor_start(path().c_str()));
-        running_ = true;
-    }
-    void stop() {
-        running_ = false;
-        SUCCEEDS(sh_monitor_stop());
-    }
+    void TearDown() override { stop(); }
+    void start() { SUCCEEDS(sh_monitor_start(path().c_str(), &monitor_)); }
+    void stop() { SUCCEEDS(sh_scope_end(std::exchange(monitor_, nullptr))); }
     std::string path() const { return folder_.at("s"); }
     nlohmann::json asked() const { return ask(path()); }
 
     Folder folder_;
-    bool running_ = false;
+    sh_scope* monitor_ = nullptr;
 };
 
 TEST_F(MonitorApi, StartsAndStops) {
-    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
     for (int i = 0; i < 3; i++) {
         start();
         EXPECT_EQ(mode_of(path()), 0600u);
@@ -49,23 +40,21 @@ TEST_F(MonitorApi, StartsAndStops) {
         stop();
         EXPECT_FALSE(exists(path()));
     }
-    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
 }
 
 TEST_F(MonitorApi, IsOneAProcess) {
     start();
-    EXPECT_REFUSED(sh_monitor_start(folder_.at("other").c_str()), SH_ERROR_INVALID_STATE, path());
+    EXPECT_REFUSED(sh_monitor_start(folder_.at("other").c_str(), nullptr), SH_ERROR_INVALID_STATE, path());
     EXPECT_FALSE(exists(folder_.at("other")));
     EXPECT_EQ(asked()["version"], 1);
 }
 
 TEST_F(MonitorApi, ARefusedPathChangesNothing) {
     std::ofstream(folder_.at("file")) << "precious";
-    EXPECT_EQ(sh_monitor_start(std::string(108, 'x').c_str()), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_monitor_start(""), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_REFUSED(sh_monitor_start(folder_.at("file").c_str()), SH_ERROR_IO, folder_.at("file"));
-    EXPECT_EQ(sh_monitor_start(folder_.at("no/such").c_str()), SH_ERROR_IO);
-    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_monitor_start(std::string(108, 'x').c_str(), nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_monitor_start("", nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_REFUSED(sh_monitor_start(folder_.at("file").c_str(), nullptr), SH_ERROR_IO, folder_.at("file"));
+    EXPECT_EQ(sh_monitor_start(folder_.at("no/such").c_str(), nullptr), SH_ERROR_IO);
     start();
     EXPECT_EQ(asked()["version"], 1);
 }
@@ -74,10 +63,9 @@ TEST_F(MonitorApi, HasADefaultPath) {
     const char* const before = std::getenv("XDG_RUNTIME_DIR");
     const std::string kept = before ? before : "";
     setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
-    const sh_status started = sh_monitor_start(nullptr);
+    const sh_status started = sh_monitor_start(nullptr, &monitor_);
     before ? setenv("XDG_RUNTIME_DIR", kept.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR");
     ASSERT_EQ(started, SH_OK) << why();
-    running_ = true;
     EXPECT_EQ(mode_of(folder_.at("stagehand")), 0700u);
     EXPECT_EQ(ask(folder_.at("stagehand/" + std::to_string(getpid()) + ".sock"))["pid"], getpid());
 }
@@ -87,7 +75,7 @@ TEST_F(MonitorApi, TellsWhatTheOtherCallsTell) {
     TestDevice device;
     Model model(device, equal_blocks(8, 8 * kPage), {.name = "the \"model\""}), other(device, equal_blocks(3, kPage));
     for (int i = 0; i < 3; i++) SUCCEEDS(model.step(forward(8)));
-    SUCCEEDS(sh_reserve(model.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(model.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY, nullptr));
     SUCCEEDS(model.step(forward(8)));
 
     const auto document = asked();
@@ -197,7 +185,9 @@ TEST_F(MonitorApi, AForkedChildLetsItGo) {
     const pid_t child = fork();
     if (child == 0) {
         close(to_child[1]);
-        char byte = sh_monitor_stop() == SH_ERROR_FORKED && sh_monitor_start(nullptr) == SH_ERROR_FORKED ? 'y' : 'n';
+        char byte = sh_scope_end(monitor_) == SH_ERROR_FORKED && sh_monitor_start(nullptr, nullptr) == SH_ERROR_FORKED
+                        ? 'y'
+                        : 'n';
         if (write(from_child[1], &byte, 1) != 1) _exit(3);
         const ssize_t ended = read(to_child[0], &byte, 1);  // until the parent says so, or ends
         std::exit(ended == 1 ? 4 : 5);
@@ -284,7 +274,7 @@ TEST_F(MonitorApi, StopsWhileItIsAsked) {
         });
     for (int i = 0; i < 50; i++) {
         start();
-        EXPECT_EQ(sh_monitor_start(nullptr), SH_ERROR_INVALID_STATE);
+        EXPECT_EQ(sh_monitor_start(nullptr, nullptr), SH_ERROR_INVALID_STATE);
         stop();
     }
     enough = true;

@@ -40,7 +40,7 @@ TEST(MonitorSnapshot, TellsEveryCounterOfARuntime) {
     runtime.id = 7;
     runtime.name = "model";
     runtime.clock_ns = 5;
-    runtime.stats = numbered(sh_runtime_stats SH_RUNTIME_STATS_INIT, offsetof(sh_runtime_stats, steps));
+    runtime.stats = numbered(sh_sized<sh_runtime_stats>(), offsetof(sh_runtime_stats, steps));
     const auto json = parsed(snapshot_text(all))["devices"][0]["runtimes"][0];
     const size_t count = (sizeof(sh_runtime_stats) - offsetof(sh_runtime_stats, steps)) / 8;
     EXPECT_EQ(figures_in(json, 999 + count), count);
@@ -62,7 +62,7 @@ TEST(MonitorSnapshot, TellsEveryFigureOfADevice) {
     all.busy = 3;
     DeviceReading& device = all.devices.emplace_back();
     device.name = "host:0";
-    device.memory = numbered(sh_memory_info SH_MEMORY_INFO_INIT, offsetof(sh_memory_info, budget_bytes));
+    device.memory = numbered(sh_sized<sh_memory_info>(), offsetof(sh_memory_info, budget_bytes));
     device.memory.runtime_count = 2;
     const auto document = parsed(snapshot_text(all));
     const auto& json = document["devices"][0];

@@ -64,19 +64,21 @@ protected:
 
 TEST_F(Signals, TelemetryWhoseReaderHasGoneIsAnError) {
     SoloModel model({}, equal_blocks(2, kPage));
-    without_reader([&](const char* path) { SUCCEEDS(sh_telemetry_open(model.runtime(), path)); },
-                   [&] {
-                       EXPECT_REFUSED(step(model), SH_ERROR_IO, "Broken pipe");
-                       EXPECT_EQ(sh_telemetry_open(model.runtime(), nullptr), SH_ERROR_IO);
-                       EXPECT_EQ(step(model), SH_OK) << "the steps go on";
-                   });
+    sh_scope* lines_of_steps = nullptr;
+    without_reader(
+        [&](const char* path) { SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, path, &lines_of_steps)); },
+        [&] {
+            EXPECT_REFUSED(step(model), SH_ERROR_IO, "Broken pipe");
+            EXPECT_EQ(sh_scope_end(lines_of_steps), SH_ERROR_IO);
+            EXPECT_EQ(step(model), SH_OK) << "the steps go on";
+        });
 }
 
 TEST_F(Signals, TelemetryOfASpillerWhoseReaderHasGoneIsAnError) {
     TestDevice device;
     sh_spiller* spiller = nullptr;
     SUCCEEDS(sh_spiller_create(device.get(), nullptr, &spiller));
-    without_reader([&](const char* path) { SUCCEEDS(sh_spiller_open_telemetry(spiller, path)); },
+    without_reader([&](const char* path) { SUCCEEDS(sh_telemetry_start(nullptr, spiller, path, nullptr)); },
                    [&] {
                        SUCCEEDS(sh_spiller_begin_step(spiller, 1));
                        EXPECT_EQ(sh_spiller_end_step(spiller), SH_ERROR_IO);
@@ -86,24 +88,26 @@ TEST_F(Signals, TelemetryOfASpillerWhoseReaderHasGoneIsAnError) {
 
 TEST_F(Signals, ATraceWhoseReaderHasGoneIsAnError) {
     SoloModel model({}, equal_blocks(2, kPage));
-    without_reader([&](const char* path) { SUCCEEDS(sh_trace_start(path)); },
+    sh_scope* trace = nullptr;
+    without_reader([&](const char* path) { SUCCEEDS(sh_trace_start(path, &trace)); },
                    [&] {
                        for (int i = 0; i < 500; i++) EXPECT_EQ(step(model), SH_OK);
-                       EXPECT_EQ(sh_trace_stop(), SH_ERROR_IO);
+                       EXPECT_EQ(sh_scope_end(trace), SH_ERROR_IO);
                    });
 }
 
 TEST_F(Signals, FilesThatMayNotGrowAreAnError) {
     SoloModel model({}, equal_blocks(2, kPage));
-    SUCCEEDS(sh_telemetry_open(model.runtime(), folder_.at("telemetry").c_str()));
-    SUCCEEDS(sh_trace_start(folder_.at("trace").c_str()));
+    SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, folder_.at("telemetry").c_str(), nullptr));
+    sh_scope* trace = nullptr;
+    SUCCEEDS(sh_trace_start(folder_.at("trace").c_str(), &trace));
     EXPECT_EQ(step(model), SH_OK);
     with_limit(2000, [&] {
         sh_status status = SH_OK;
         for (int i = 0; i < 500; i++)
             if (const sh_status now = step(model); now != SH_OK) status = now;
         EXPECT_EQ(status, SH_ERROR_IO);
-        EXPECT_EQ(sh_trace_stop(), SH_ERROR_IO);
+        EXPECT_EQ(sh_scope_end(trace), SH_ERROR_IO);
     });
 }
 
@@ -111,10 +115,11 @@ TEST_F(Signals, FilesThatMayNotGrowAreAnError) {
 TEST_F(Signals, ALineIsWholeAlsoAfterAnError) {
     SoloModel model({}, equal_blocks(2, kPage));
     const std::string path = folder_.at("telemetry");
-    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    sh_scope* lines_of_steps = nullptr;
+    SUCCEEDS(sh_telemetry_start(model.runtime(), nullptr, path.c_str(), &lines_of_steps));
     with_limit(50, [&] { EXPECT_EQ(step(model), SH_ERROR_IO); });
     EXPECT_EQ(step(model), SH_OK);
-    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    SUCCEEDS(sh_scope_end(lines_of_steps));
     std::ifstream file(path);
     int lines = 0;
     for (std::string line; std::getline(file, line); lines++) EXPECT_TRUE(nlohmann::json::accept(line)) << line;

@@ -72,21 +72,22 @@ private:
         block.segments = &segment;
         block.segment_count = 1;
         sh_block id = 0;
-        sh_view view = SH_VIEW_INIT;
+        auto view = sh_sized<sh_view>();
         return sh_register_blocks(runtime_, &block, 1, &id) == SH_OK &&
                sh_acquire(runtime_, id, SH_STREAM_HOST, 0, &view) == SH_OK &&
                sh_release(runtime_, id, SH_STREAM_HOST) == SH_OK;
     }
     bool watches() {
-        return sh_monitor_start(folder_.at("monitor").c_str()) == SH_OK &&
-               sh_trace_start(folder_.at("trace").c_str()) == SH_OK &&
-               sh_telemetry_open(runtime_, folder_.at("telemetry").c_str()) == SH_OK &&
+        sh_scope* trace = nullptr;
+        return sh_monitor_start(folder_.at("monitor").c_str(), nullptr) == SH_OK &&
+               sh_trace_start(folder_.at("trace").c_str(), &trace) == SH_OK &&
+               sh_telemetry_start(runtime_, nullptr, folder_.at("telemetry").c_str(), nullptr) == SH_OK &&
                sh_step_begin(runtime_, nullptr) == SH_OK && sh_step_end(runtime_) == SH_OK;
     }
     bool spills() {
         sh_spiller* spiller = nullptr;
         return sh_spiller_create(device_, nullptr, &spiller) == SH_OK &&
-               sh_spiller_open_telemetry(spiller, folder_.at("spills").c_str()) == SH_OK;
+               sh_telemetry_start(nullptr, spiller, folder_.at("spills").c_str(), nullptr) == SH_OK;
     }
 
     static constexpr uint64_t kBytes = 8 << 20;

@@ -22,20 +22,17 @@ class Residency:
         """
         return self.runtime.keep_resident(_runtime(target))
 
-    def reserve_for_resident(
+    def reserve(
         self,
         target: Residency | Runtime | None = None,
         *,
         priority: ResidentPriority = ResidentPriority.PRIMARY,
         bytes: int = 0,
-    ) -> None:
-        """Reserves device memory: the target's share is never less than `bytes` until release_reservation(). 0 is the
+    ) -> AbstractContextManager[None]:
+        """The target's share of the device memory is never less than `bytes` in `with streamed.reserve():`. 0 is the
         memory that its plan uses. The target is this model by default.
         """
-        self.runtime.reserve_for_resident(_runtime(target), priority=priority, bytes=bytes)
-
-    def release_reservation(self, target: Residency | Runtime | None = None) -> None:
-        self.runtime.release_reservation(_runtime(target))
+        return self.runtime.reserve(_runtime(target), priority=priority, bytes=bytes)
 
     def as_guest(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 import torch
@@ -50,6 +50,7 @@ class SpilledActivations:
         self._enabled = options.enabled
         self._steps = SpillSteps()
         self._devices: dict[torch.device, SpilledDevice] = {}
+        self._telemetry: list[AbstractContextManager[None]] = []
         self._pending = Pending()
         self._pack = PackSpilled(self._devices, self._steps, self._pending)
         self._plans = bool(options.peak_bytes) and len(devices) == 1 and options.enabled
@@ -89,7 +90,9 @@ class SpilledActivations:
             pack=options.pack,
         )
         if options.telemetry is not None:
-            spiller.telemetry_open(f"{options.telemetry}.{device.name}" if number else options.telemetry)
+            lines = spiller.telemetry(f"{options.telemetry}.{device.name}" if number else options.telemetry)
+            lines.__enter__()
+            self._telemetry.append(lines)
         opened = SpilledDevice(spiller, place, self._pending, counts_used=bool(options.high_bytes), least=least_bytes)
         self._devices[place] = opened
         self._steps.devices.append(opened)

@@ -97,6 +97,11 @@ pub struct sh_device {
 pub struct sh_runtime {
     _unused: [u8; 0],
 }
+#[repr(C)]
+#[derive(Debug)]
+pub struct sh_scope {
+    _unused: [u8; 0],
+}
 pub const SH_LOG_ERROR: _bindgen_ty_2 = 1;
 pub const SH_LOG_WARNING: _bindgen_ty_2 = 2;
 pub const SH_LOG_INFO: _bindgen_ty_2 = 3;
@@ -450,12 +455,13 @@ source: sh_source_replace() takes another tensor. A load fails with SH_ERROR_SOU
 The library compares the checksums of pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block,
 and others in the first load, or in each load that the workers unpack. Later changes may give undefined weights.
 0: the source is not packed.
-Since 0.2*/
+@experimental Since 0.2*/
     pub packed_bytes: u64,
-    ///Offset of the segment in the contents of the packed tensor. Since 0.2
+    /**Offset of the segment in the contents of the packed tensor. @experimental
+Since 0.2*/
     pub packed_offset: u64,
     /**POINTER with SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements. 0: the library reads the segment where it is.
-Must be 0 without that flag, for other sources, and with packed_bytes. Since 0.2*/
+Must be 0 without that flag, for other sources, and with packed_bytes. @experimental Since 0.2*/
     pub format: u32,
     pub reserved: u32,
 }
@@ -503,11 +509,6 @@ const _: () = {
         "Offset of field: sh_segment::reserved",
     ][::core::mem::offset_of!(sh_segment, reserved) - 84usize];
 };
-#[repr(C)]
-#[derive(Debug)]
-pub struct sh_control {
-    _unused: [u8; 0],
-}
 ///The address that requests come to, and the token that they must have.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -545,7 +546,7 @@ const _: () = {
         "Offset of field: sh_control_options::token",
     ][::core::mem::offset_of!(sh_control_options, token) - 16usize];
 };
-///The address at which a control answers, and its counters.
+///The address at which a control answers.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_control_info {
@@ -554,17 +555,13 @@ pub struct sh_control_info {
     pub port: u32,
     ///The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431".
     pub address: [::core::ffi::c_char; 128usize],
-    ///Requests that were answered, except those that were too large or not HTTP.
-    pub requests: u64,
-    ///The part of `requests` that was answered with a status of 400 or more.
-    pub failures: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_control_info"][::core::mem::size_of::<sh_control_info>() - 152usize];
+    ["Size of sh_control_info"][::core::mem::size_of::<sh_control_info>() - 136usize];
     [
         "Alignment of sh_control_info",
-    ][::core::mem::align_of::<sh_control_info>() - 8usize];
+    ][::core::mem::align_of::<sh_control_info>() - 4usize];
     [
         "Offset of field: sh_control_info::struct_size",
     ][::core::mem::offset_of!(sh_control_info, struct_size) - 0usize];
@@ -574,12 +571,6 @@ const _: () = {
     [
         "Offset of field: sh_control_info::address",
     ][::core::mem::offset_of!(sh_control_info, address) - 8usize];
-    [
-        "Offset of field: sh_control_info::requests",
-    ][::core::mem::offset_of!(sh_control_info, requests) - 136usize];
-    [
-        "Offset of field: sh_control_info::failures",
-    ][::core::mem::offset_of!(sh_control_info, failures) - 144usize];
 };
 /**Returns host memory of `bytes` bytes. `bytes` and the address are multiples of the system's page size. The library
 pins the memory, unless SH_HOST_PINNED is set. The function returns NULL if the engine has no such memory. The
@@ -610,7 +601,7 @@ pub const SH_HOST_SMALL_PAGES: _bindgen_ty_7 = 1;
 pins nor checks the memory.*/
 pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-///The device's link may bring weights of others of its backend: see sh_device_options.helpers.
+///The device's link may bring weights of others of its backend: see sh_device_options.helpers. @experimental
 pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
@@ -686,9 +677,9 @@ library then keeps its own copies for good.
 
 Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
 of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
-device's own link. The text is copied. NULL, "": none. Since 0.2*/
+device's own link. The text is copied. NULL, "": none. @experimental Since 0.2*/
     pub helpers: *const ::core::ffi::c_char,
-    ///SH_HELPS_OTHERS or 0. Since 0.2
+    ///SH_HELPS_OTHERS or 0. @experimental Since 0.2
     pub device_flags: u32,
     ///0. Since 0.2
     pub reserved: u32,
@@ -1027,7 +1018,7 @@ pub struct sh_alloc_options {
     ///SH_ALLOC_*
     pub flags: u32,
     /**SH_FORMAT_* of most elements of the contents: they cross the link packed in pauses, without loss. 0: as they
-are. A device that does not pack copies them as they are. Since 0.2*/
+are. A device that does not pack copies them as they are. @experimental Since 0.2*/
     pub format: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1408,13 +1399,13 @@ pub const SH_BLOCK_UNORDERED: _bindgen_ty_15 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
 pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
-/**The registration packs each segment that has a `format` into memory of the library, which is pinned if the
-system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back exactly, bit for
-bit. The caller may free the memory of these segments when the registration has returned SH_OK. Segments without
-a format are read where they are. The library copies a segment as it is if packing saves less than 5 %, if the
-segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A warning in the log
-tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it. sh_source_replace()
-takes new contents.
+/**@experimental The registration packs each segment that has a `format` into memory of the library, which is
+pinned if the system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back
+exactly, bit for bit. The caller may free the memory of these segments when the registration has returned SH_OK.
+Segments without a format are read where they are. The library copies a segment as it is if packing saves less
+than 5 %, if the segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A
+warning in the log tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it.
+sh_source_replace() takes new contents.
 
 One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
 Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
@@ -1895,12 +1886,6 @@ const _: () = {
         "Offset of field: sh_part::bytes",
     ][::core::mem::offset_of!(sh_part, bytes) - 24usize];
 };
-///A scope: a protection or a guest's stay that lasts until sh_scope_end().
-#[repr(C)]
-#[derive(Debug)]
-pub struct sh_scope {
-    _unused: [u8; 0],
-}
 ///The library never suspends the reservation.
 pub const SH_PRIORITY_PRIMARY: _bindgen_ty_18 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
@@ -1978,9 +1963,10 @@ pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_20 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
 pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_20 = 2;
-/**Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if they have 256 KiB
-or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and read it over the
-link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it is.*/
+/**@experimental Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if
+they have 256 KiB or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and
+read it over the link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it
+is.*/
 pub const SH_SPILLER_PACK: _bindgen_ty_20 = 4;
 pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
@@ -2121,7 +2107,7 @@ when the contents change, and when the memory is given back. 0: the copy is not 
     /**Device memory in use now, as the engine's allocator counts it, for the watermarks. 0: the library asks the
 driver.*/
     pub used_bytes: u64,
-    ///SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. Since 0.2
+    ///SH_FORMAT_* of the elements, for SH_SPILLER_PACK. 0: unknown. @experimental Since 0.2
     pub format: u32,
     ///0. Since 0.2
     pub reserved: u32,
@@ -2401,7 +2387,7 @@ The call may still wait for memory: for the first plan, for dirty contents that 
 that use the memory which a block outside the order takes.*/
 pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_25 = 1;
 pub type _bindgen_ty_25 = ::core::ffi::c_uint;
-///A kind of step: steps that use the same blocks in the same order, and compute about as long.
+///@experimental A kind of step: steps that use the same blocks in the same order, and compute about as long.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_kind_info {
@@ -2498,7 +2484,8 @@ counted.*/
     pub reserved_bytes: u64,
     ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
-    ///The part of bytes_to_device that came over other links. A counter. Since 0.2
+    /**The part of bytes_to_device that came over other links. A counter. @experimental
+Since 0.2*/
     pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2599,6 +2586,18 @@ const _: () = {
     ][::core::mem::offset_of!(sh_runtime_stats, helped_bytes) - 224usize];
 };
 unsafe extern "C" {
+    /**Ends a scope, on any thread. Scopes may end in any order. The handle is stale after the call, even after an error but
+SH_ERROR_INVALID_STATE. NULL is ignored. The scope of a destroyed object has ended with it, and this call then only
+frees the handle.
+@retval SH_OK                  The scope has ended.
+@retval SH_ERROR_INVALID_STATE A callback must not end it: see sh_occupancy_add_callbacks() and sh_control_start().
+The scope goes on.
+@retval SH_ERROR_IO            The file of a trace or of telemetry could not be written. It is closed.
+@retval SH_ERROR_BACKEND       Dirty contents of a guest could not be written back: see sh_guest_begin().
+@blocks While a guest's dirty contents are written back, while a file is completed, and until callbacks and threads
+of what ends have ended.
+Since 0.1*/
+    pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
     ///Returns the library's version at run time as major * 1,000,000 + minor * 1,000 + patch. @blocks Never.
     pub fn sh_version() -> u32;
     /**Returns a short name of a status, for example "SH_ERROR_BUDGET". The text is static and never NULL.
@@ -2689,6 +2688,7 @@ Loads need no such call: they unpack sh_segment.packed_bytes by themselves.
 @retval SH_ERROR_INVALID_ARGUMENT A pointer is NULL, or the range ends behind the contents.
 @retval SH_ERROR_SOURCE           There is no packed tensor of this size, or a checksum shows damage.
 @blocks Never.
+@experimental
 Since 0.2*/
     pub fn sh_unpack(
         packed: *const ::core::ffi::c_void,
@@ -2705,9 +2705,8 @@ change bytes that the library may be reading, use sh_source_update_begin().
 
 Segments that SH_BLOCK_PACK has copied are loaded again from the library's copy, so that a change of the caller's
 memory has no effect. A mutable block is read from the caller's memory from then on.
-@retval SH_OK                 The blocks will be loaded again.
-@retval SH_ERROR_BACKEND      The driver failed.
-@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@retval SH_OK            The blocks will be loaded again.
+@retval SH_ERROR_BACKEND The driver failed.
 @blocks Never.
 Since 0.1*/
     pub fn sh_invalidate_blocks(
@@ -2726,7 +2725,6 @@ SH_BLOCK_PACK has copied segments to memory of the library, which only sh_source
 @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
 that uses a block has been entered.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until these uses have ended.
 Since 0.1*/
     pub fn sh_source_update_begin(
@@ -2746,13 +2744,12 @@ plan, if no view is held and no graph holds the plan. After a failure, nothing h
 - `segments`: As in sh_block_desc. Copied.
 
 - `count`: Number of segments. 0: no byte of the block is defined from then on.
-@retval SH_OK                       The block has the new segments.
-@retval SH_ERROR_INVALID_ARGUMENT   A segment is wrong. The text names the block and the field.
-@retval SH_ERROR_INVALID_STATE      No update of the block has begun, or another thread has ended it meanwhile; a
+@retval SH_OK                     The block has the new segments.
+@retval SH_ERROR_INVALID_ARGUMENT A segment is wrong. The text names the block and the field.
+@retval SH_ERROR_INVALID_STATE    No update of the block has begun, or another thread has ended it meanwhile; a
 capture is under way; or a graph uses the block: destroy the graph first.
-@retval SH_ERROR_SOURCE             The index of a packed tensor cannot be read.
-@retval SH_ERROR_BACKEND            The driver failed.
-@retval SH_ERROR_RUNTIME_LOST       The runtime is lost.
+@retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
+@retval SH_ERROR_BACKEND          The driver failed.
 @blocks As sh_register_blocks().
 Since 0.2*/
     pub fn sh_source_replace(
@@ -2783,7 +2780,6 @@ last view is released. The library may write to the source until sh_write_back()
 Each acquire after which the engine changes contents needs its own mark.
 @retval SH_OK                  The block is marked.
 @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Never.
 Since 0.1*/
     pub fn sh_mark_dirty(runtime: *mut sh_runtime, block: sh_block) -> sh_status;
@@ -2796,7 +2792,6 @@ elements may have NULL as its data.
 @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
 written.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the contents are written.
 Since 0.1*/
     pub fn sh_write_back(
@@ -2810,43 +2805,33 @@ resume. At most 32 clients are connected at a time. A client that sends its requ
 way for others.
 
 A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
-removes the socket. A forked child does not answer. Requests get an error after the device is closed, until
-sh_control_stop().
+removes the socket. A forked child does not answer. Requests get an error after the device is closed.
+
+The end of the scope closes all connections, and removes the socket. Requests that have begun to pause or resume go
+on to their end, and it waits for them; requests that have not begun do nothing. In a callback of
+sh_occupancy_add_callbacks() during a request of this control, sh_scope_end() returns SH_ERROR_INVALID_STATE, and the
+control goes on.
 
 - `options`: NULL: a Unix socket at the default path.
 
-- `out_control`: Belongs to the caller, who ends it with sh_control_stop().
+- `out_info`: May be NULL.
+
+- `out_scope`: sh_scope_end() ends the control. Must not be NULL.
 @retval SH_OK                     Requests are answered.
 @retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
 wrong size or character. The text has the address.
 @retval SH_ERROR_IO               The socket could not be made. The text names the fault.
 @retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
 were tried.
+@experimental
 @blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
 Since 0.2*/
     pub fn sh_control_start(
         device: *mut sh_device,
         options: *const sh_control_options,
-        out_control: *mut *mut sh_control,
-    ) -> sh_status;
-    /**Reads the address at which a control answers, and its counters.
-@retval SH_OK The struct is written.
-@blocks Never.
-Since 0.2*/
-    pub fn sh_control_get_info(
-        control: *mut sh_control,
         out_info: *mut sh_control_info,
+        out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Ends a control: closes all connections, and removes the socket. Requests that have begun to pause or resume go on to
-their end; requests that have not begun do nothing.
-
-- `control`: NULL is ignored.
-@retval SH_OK                  No thread of the control runs any more.
-@retval SH_ERROR_INVALID_STATE A callback of sh_occupancy_add_callbacks() made the call during a request of this
-control. The control goes on.
-@blocks Until a pause or resume that a request has begun has ended.
-Since 0.2*/
-    pub fn sh_control_stop(control: *mut sh_control) -> sh_status;
     /**Opens a device by its name: "host", "cuda:0", "hip:1", "sim". A name without a number is the backend's first device.
 "auto" is the first GPU that works, or the host if no GPU works.
 
@@ -2954,7 +2939,6 @@ is held; or there is no plan, or it has to change: call sh_plan() first. The cal
 does not fail because other runtimes hold part of the share.
 @retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
 @retval SH_ERROR_BACKEND          The driver failed.
-@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Never.
 Since 0.1*/
     pub fn sh_capture_begin(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
@@ -2970,7 +2954,6 @@ NULL is also allowed after the driver's capture has ended.
 not NULL. The capture goes on.
 @retval SH_ERROR_BACKEND       The driver failed now, or in an earlier call of the capture that launches depend on.
 The capture has ended and there is no graph.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Never.
 Since 0.1*/
     pub fn sh_capture_end(
@@ -2997,8 +2980,6 @@ see sh_pause().
 @retval SH_ERROR_BACKEND          A load or the driver failed. Or earlier work failed, launches included: see
 sh_acquire(). The next call returns SH_ERROR_STALE if the graph must be captured
 again.
-@retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Only for loads from sources that are not pinned, and for write-backs into such sources. A graph
 that unpacks weights also waits until workers have issued the runtime's other loads.
 Since 0.1*/
@@ -3007,9 +2988,8 @@ Since 0.1*/
 runtime comes after the launch.
 @retval SH_OK                  The graph is left.
 @retval SH_ERROR_INVALID_STATE The graph was not entered on this stream. Or the stream captures: the graph is left.
-@retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
+@retval SH_ERROR_IO            The file of sh_telemetry_start() could not be written. The graph is left.
 @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Never, except for a stream that the runtime cannot note (after an error, or beyond 64 streams).
 Since 0.1*/
     pub fn sh_graph_leave(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
@@ -3103,13 +3083,12 @@ allocations are freed. Large allocations take whole pages.
 - `out_address`: Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
 others. The host may cast it to a pointer if the device has SH_DEVICE_HOST_ADDRESSABLE. The memory
 belongs to the caller, who returns it with sh_free().
-@retval SH_OK                         The memory is there.
-@retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
-@retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
-@retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
-@retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
-@retval SH_ERROR_BACKEND              The driver failed.
+@retval SH_OK                     The memory is there.
+@retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0, or an option is out of range. The text names the option.
+@retval SH_ERROR_INVALID_STATE    The tag is released: resume it first.
+@retval SH_ERROR_BUDGET           The budget of the device leaves too little. The text names the figures.
+@retval SH_ERROR_BUSY             Runtimes hold part of the memory until their steps and views end.
+@retval SH_ERROR_BACKEND          The driver failed.
 @blocks While runtimes give memory up, and while another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_alloc(
@@ -3123,9 +3102,9 @@ cudaFree() does, if the memory's tag runs. The caller waits before this call if 
 (see sh_pause()). The call waits for nothing if the tag is released, and the contents in host memory are lost.
 
 - `address`: From sh_alloc(). 0 is ignored.
-@retval SH_OK                          The memory is freed.
-@retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
-@retval SH_ERROR_BACKEND               The driver failed to wait. Nothing is freed.
+@retval SH_OK                     The memory is freed.
+@retval SH_ERROR_INVALID_ARGUMENT No allocation begins at this address.
+@retval SH_ERROR_BACKEND          The driver failed to wait. Nothing is freed.
 @blocks Until the work has ended, and while another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_free(device: *mut sh_device, address: u64) -> sh_status;
@@ -3152,18 +3131,18 @@ again, if a pause names a format for which the memory of the pause before has no
 - `options`: NULL: all tags that run.
 
 - `out_change`: May be NULL.
-@retval SH_OK                       The tags are released.
-@retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name. Or the calling
+@retval SH_OK                     The tags are released.
+@retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
+@retval SH_ERROR_INVALID_STATE    A tag that was named is released already. The text has the name. Or the calling
 thread uses blocks of a runtime, and has to end that first: the text names a step
 that is under way, views that are held, or a graph that is entered or captured.
-@retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY               Other threads use blocks of a runtime in this way. Or another call runs, and the
+@retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
+@retval SH_ERROR_BUSY             Other threads use blocks of a runtime in this way. Or another call runs, and the
 flags have SH_OCCUPANCY_NO_WAIT.
-@retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
-@retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
-@retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
-@retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
+@retval SH_ERROR_CALLBACK         A callback refused the pause. The text has its message.
+@retval SH_ERROR_IO               A file could not be made or written. The text has the folder. The tags run.
+@retval SH_ERROR_UNSUPPORTED      The device does not map memory by pages, or its backend cannot wait for all work.
+@retval SH_ERROR_BACKEND          The driver failed. The text tells whether the tags run, or are released with all
 their contents.
 @blocks Until the work and the copies have ended, and while another call of this header runs on the device.
 Since 0.2*/
@@ -3183,16 +3162,15 @@ graphs makes a new plan for its share.
 - `options`: NULL: all tags that are released.
 
 - `out_change`: May be NULL.
-@retval SH_OK                         The tags run.
-@retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE        A tag that was named is not released. The text has the name.
-@retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
-@retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
-@retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
+@retval SH_OK                     The tags run.
+@retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
+@retval SH_ERROR_INVALID_STATE    A tag that was named is not released. The text has the name.
+@retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
+@retval SH_ERROR_BUDGET           The budget of the device leaves too little. The text names the figures.
+@retval SH_ERROR_BUSY             Runtimes hold part of the memory until their steps and views end. Or another
 call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
-@retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
-@retval SH_ERROR_BACKEND              The driver failed.
+@retval SH_ERROR_IO               A file that keeps contents could not be read. The text has its folder.
+@retval SH_ERROR_BACKEND          The driver failed.
 @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
 device.
 Since 0.2*/
@@ -3272,7 +3250,9 @@ device (steps and views). The other functions of this header return SH_ERROR_INV
 
 - `after_resume`: May be NULL.
 
-- `out_id`: For sh_occupancy_remove_callbacks(). May be NULL: the callbacks stay until the device is closed.
+- `out_scope`: sh_scope_end() removes the callbacks: they are not called any more when it has returned. A
+callback that ends it gets SH_ERROR_INVALID_STATE, and they stay. NULL: they stay until the
+device is closed.
 @retval SH_OK                     The callbacks are called from now on.
 @retval SH_ERROR_INVALID_ARGUMENT Both callbacks are NULL.
 @retval SH_ERROR_INVALID_STATE    A callback made the call.
@@ -3283,15 +3263,8 @@ Since 0.2*/
         before_pause: sh_before_pause_fn,
         after_resume: sh_after_resume_fn,
         user_data: *mut ::core::ffi::c_void,
-        out_id: *mut u64,
+        out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Removes callbacks. They are not called any more when the call returns.
-@retval SH_OK                  The callbacks are gone.
-@retval SH_ERROR_NOT_FOUND     There are no callbacks with this id on the device.
-@retval SH_ERROR_INVALID_STATE A callback made the call.
-@blocks While another call of this header runs on the device.
-Since 0.2*/
-    pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
     /**Creates a runtime without blocks on a device. The runtime keeps the device open.
 
 - `options`: NULL: defaults.
@@ -3328,12 +3301,10 @@ Since 0.1*/
 meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
 acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
 for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
-@retval SH_OK                 All have ended.
-@retval SH_ERROR_SOURCE       A load failed.
-@retval SH_ERROR_CALLBACK     A load failed.
-@retval SH_ERROR_BACKEND      The driver failed.
-@retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@retval SH_OK             All have ended.
+@retval SH_ERROR_SOURCE   A load failed.
+@retval SH_ERROR_CALLBACK A load failed.
+@retval SH_ERROR_BACKEND  The driver failed.
 @blocks Until the copies have ended.
 Since 0.1*/
     pub fn sh_runtime_synchronize(runtime: *mut sh_runtime) -> sh_status;
@@ -3352,7 +3323,6 @@ step.
 @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
 @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
 @retval SH_ERROR_BACKEND          The driver failed.
-@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
 shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
 packed tensor in pinned memory. Other calls go on while it packs.
@@ -3369,7 +3339,6 @@ return.
 @retval SH_OK                  The blocks are unregistered.
 @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the loads, the write-backs and the work have ended.
 Since 0.1*/
     pub fn sh_unregister_blocks(
@@ -3395,7 +3364,6 @@ views, or with sh_plan().
 - `uses`: Copied.
 @retval SH_OK                     The order is set.
 @retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
-@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Never.
 Since 0.1*/
     pub fn sh_set_schedule(
@@ -3411,16 +3379,13 @@ part streams.
 - `options`: NULL: defaults.
 
 - `out_info`: May be NULL.
-@retval SH_OK                         The plan is made.
-@retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
+@retval SH_OK                  The plan is made.
+@retval SH_ERROR_BUDGET        No plan fits. The text names the smallest budget and the block that needs the
 most of it.
-@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or views are
+@retval SH_ERROR_INVALID_STATE No order is known yet, or the runtime is released: see sh_pause(). Or views are
 held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
-@retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
-@retval SH_ERROR_BACKEND              The driver failed.
-@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@retval SH_ERROR_BUSY          Other runtimes still hold part of this runtime's share: see sh_step_begin().
+@retval SH_ERROR_BACKEND       The driver failed.
 @blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
 Since 0.1*/
     pub fn sh_plan(
@@ -3461,14 +3426,17 @@ Since 0.2*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
-    /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
-takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
-on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
-blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
-other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
-An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
-sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
-once.
+    /**Protects blocks: all of them, or none after an error. The contents of protected blocks in resident parts, and in
+memory for blocks outside the order, stay on the device. Neither other runtimes nor other blocks of this runtime take
+their memory. New plans put protected blocks on the device first, and put them there whole if the runtime's share has
+room. Protection takes no memory from other runtimes, so call sh_reserve() first. Leave enough memory for the largest
+unprotected block outside the order. An acquire of such a block returns SH_ERROR_HELD if too little memory is left
+for it. Protection does not prevent sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the
+memory. Protections of a block are counted.
+
+- `blocks`: Copied. A block may occur more than once.
+
+- `out_scope`: sh_scope_end() takes the protection back. NULL: it lasts as long as the blocks.
 @retval SH_OK The blocks are protected.
 @blocks Never.
 Since 0.1*/
@@ -3476,23 +3444,14 @@ Since 0.1*/
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
+        out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
-@retval SH_OK                  The protections have ended.
-@retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_unprotect_blocks(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
-resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
-a warning if the runtime has no blocks.
+    /**Keeps a runtime's device memory: other runtimes cannot take it. New plans keep the resident parts as long as the
+runtime's own order leaves room for them. Scopes nest and are counted. The library logs a warning if the runtime has
+no blocks.
 
-- `out_scope`: The caller ends the scope on success with sh_scope_end(), on any thread.
-@retval SH_OK The scope has begun.
+- `out_scope`: sh_scope_end() ends this. NULL: it lasts as long as the runtime.
+@retval SH_OK The runtime keeps its memory.
 @blocks Never.
 Since 0.1*/
     pub fn sh_keep_resident(
@@ -3501,36 +3460,34 @@ Since 0.1*/
     ) -> sh_status;
     /**Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
 runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
-reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
-steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
-the runtime.
+reservation: a further call puts another one in its place, and the end of the earlier scope then has no effect. The
+runtime gets missing memory from runtimes between steps at once, and from others at the end of their steps.
 
 - `bytes`: Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
-uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
-no plan. This is all the memory that is of use to the runtime, so leave room for guests with
+uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there
+is no plan. This is all the memory that is of use to the runtime, so leave room for guests with
 sh_runtime_options.max_bytes, or name a number.
 
 - `priority`: SH_PRIORITY_*
-@retval SH_OK                         The memory is reserved.
-@retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
-@retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
+
+- `out_scope`: sh_scope_end() ends the reservation. NULL: it lasts as long as the runtime.
+@retval SH_OK                     The memory is reserved.
+@retval SH_ERROR_INVALID_ARGUMENT `priority` is not a priority.
+@retval SH_ERROR_BUDGET           The reservation does not fit beside reserved and protected memory, memory of
 guests, and the memory that other runtimes need to run. The text names the
 figures. The earlier reservation stays.
-@retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
-@retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
-@retval SH_ERROR_BACKEND              The driver failed.
-@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@retval SH_ERROR_INVALID_STATE    `bytes` is 0, and no order is known or sh_plan() returns this error.
+@retval SH_ERROR_BUSY             `bytes` is 0, and sh_plan() returns this error.
+@retval SH_ERROR_BACKEND          The driver failed.
 @blocks While it plans and while other runtimes give memory up.
 @threads Not from a callback of the library.
 Since 0.1*/
-    pub fn sh_reserve(runtime: *mut sh_runtime, bytes: u64, priority: u32) -> sh_status;
-    /**Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
-@retval SH_OK The runtime has no reservation.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_release_reservation(runtime: *mut sh_runtime) -> sh_status;
+    pub fn sh_reserve(
+        runtime: *mut sh_runtime,
+        bytes: u64,
+        priority: u32,
+        out_scope: *mut *mut sh_scope,
+    ) -> sh_status;
     /**Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
 (sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
 other guests, and the memory that other runtimes need to run if they hold memory. A sh_trim() of an idle runtime to 0
@@ -3543,15 +3500,18 @@ sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of t
 Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
 
 The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
-contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
-counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
-claims no memory and does not make the runtime a guest if it fails.
+contents are written back first: until they can be, the guest keeps its memory, and sh_scope_end() returns
+SH_ERROR_BACKEND. A guest that is in a step then, holds a view, or has a graph that holds its plan leaves with the
+sh_step_end(), sh_release() or sh_graph_destroy() that ends this state, which may wait and fail as sh_scope_end()
+does. The other runtimes may then take their memory again. Guest scopes of one runtime are counted. The options of
+the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call claims no memory and does not
+make the runtime a guest if it fails.
 
 - `guest`: A runtime that is in no step and holds no view.
 
 - `options`: NULL: defaults.
 
-- `out_scope`: The caller ends the scope on success with sh_scope_end().
+- `out_scope`: sh_scope_end() ends the stay. Must not be NULL.
 @retval SH_OK                  The runtime is a guest.
 @retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
 blocks and `options` names no bytes.
@@ -3560,8 +3520,6 @@ that they gave up.
 @retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
 that is left, and the runtimes that have reserved memory.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
-@retval SH_ERROR_RUNTIME_LOST  The guest is lost.
 @blocks While other runtimes give memory up, and for wait_ns at most.
 Since 0.1*/
     pub fn sh_guest_begin(
@@ -3569,17 +3527,6 @@ Since 0.1*/
         options: *const sh_guest_options,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
-is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
-a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
-memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
-sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
-@retval SH_OK            The scope has ended.
-@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
-be written back, or until the guest is destroyed.
-@blocks While a guest's dirty contents are written back.
-Since 0.1*/
-    pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
     /**Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
 Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
 gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
@@ -3589,8 +3536,6 @@ block is acquired. Protected and reserved memory stays. Dirty contents are writt
 @retval SH_OK                  The memory is given back.
 @retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the write-backs and the work on the memory have ended.
 Since 0.1*/
     pub fn sh_trim(
@@ -3640,7 +3585,8 @@ of earlier steps stay valid. The order also begins again, even without steps, wh
 Since 0.2*/
     pub fn sh_spiller_begin_step(spiller: *mut sh_spiller, step: u64) -> sh_status;
     /**Ends a step. The spiller learns the order of the step's restores, asks for the buffers that were missing (a thread of
-the library pins them), and writes a line to the file of sh_spiller_open_telemetry().
+the library pins them), and writes a line to the file of
+sh_telemetry_start().
 @retval SH_OK                  The step has ended.
 @retval SH_ERROR_INVALID_STATE No step is under way.
 @retval SH_ERROR_IO            The line could not be written. The step has ended.
@@ -3823,18 +3769,6 @@ later call tries again.
 @blocks Until copies out of these buffers have ended, and while the system unpins the memory.
 Since 0.2*/
     pub fn sh_spiller_trim(spiller: *mut sh_spiller, out_bytes: *mut u64) -> sh_status;
-    /**Writes one JSON object for each step to a file, when the step ends. docs/telemetry.md lists the fields. The previous
-file is closed, unless the new file cannot be opened.
-
-- `path`: Created or truncated. NULL: stop writing.
-@retval SH_OK       The lines are written from the next step on.
-@retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
-@blocks While it opens the file.
-Since 0.2*/
-    pub fn sh_spiller_open_telemetry(
-        spiller: *mut sh_spiller,
-        path: *const ::core::ffi::c_char,
-    ) -> sh_status;
     /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
 another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
 step is under way after an error.
@@ -3844,19 +3778,16 @@ same order, as a rule, and compute about as long. Kinds that alternate get one p
 its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
 them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
 
-- `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none.
-@retval SH_OK                         The step is under way.
-@retval SH_ERROR_INVALID_ARGUMENT     The name is empty or too long.
-@retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
+- `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none. @experimental
+@retval SH_OK                     The step is under way.
+@retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+@retval SH_ERROR_INVALID_STATE    A step or a capture of the runtime is under way, or the runtime is released:
 see sh_pause().
-@retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
-@retval SH_ERROR_BUSY                 Other runtimes still hold part of the share. They give it up when their steps
+@retval SH_ERROR_BUDGET           No plan fits into the runtime's share.
+@retval SH_ERROR_BUSY             Other runtimes still hold part of the share. They give it up when their steps
 end and their views are released. A runtime whose plan is held by a graph gives
 it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
-@retval SH_ERROR_BACKEND              The driver failed now, or earlier work failed: see sh_acquire().
-@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@retval SH_ERROR_BACKEND          The driver failed now, or earlier work failed: see sh_acquire().
 @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
 Since 0.1*/
     pub fn sh_step_begin(
@@ -3871,6 +3802,7 @@ Since 0.1*/
 - `out_count`: The number of kinds, which may be more than `capacity`.
 @retval SH_OK The list is written.
 @blocks Never.
+@experimental
 Since 0.2*/
     pub fn sh_kind_list(
         runtime: *mut sh_runtime,
@@ -3883,11 +3815,10 @@ step go on.
 @retval SH_OK                   The step has ended.
 @retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
 @retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
-@retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
+@retval SH_ERROR_IO             The file of sh_telemetry_start() could not be written. The step has ended.
 @retval SH_ERROR_BACKEND        The driver failed. The step has ended.
-@retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
 @blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
-sh_telemetry_open().
+sh_telemetry_start().
 Since 0.1*/
     pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
     /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. Acquires may come in
@@ -3901,27 +3832,23 @@ check. Some backends check the stream late, or not at all.
 - `flags`: 0 or SH_ACQUIRE_NO_WAIT.
 
 - `out_view`: Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
-@retval SH_OK                         The view is held.
-@retval SH_NOT_READY                  The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
-@retval SH_ERROR_HELD                 A view holds the pages that the block needs. The text names its block. See
+@retval SH_OK                  The view is held.
+@retval SH_NOT_READY           The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
+@retval SH_ERROR_HELD          A view holds the pages that the block needs. The text names its block. See
 sh_runtime_options.max_held and sh_invalidate_blocks().
-@retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
-@retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
-@retval SH_ERROR_BACKEND              The load failed, and the next acquire tries it again. Or earlier work of the
+@retval SH_ERROR_SOURCE        The load or an earlier prefetch failed. The next acquire tries the load again.
+@retval SH_ERROR_CALLBACK      The load failed. The next acquire tries it again.
+@retval SH_ERROR_BACKEND       The load failed, and the next acquire tries it again. Or earlier work of the
 runtime failed: a write-back, or another device that brings weights. The call
 returns such an error once, for any block.
-@retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
+@retval SH_ERROR_INVALID_STATE The block's source is being updated; a graph has been entered and the block
 streams, or is packed, must be loaded, and the graph unpacks weights; the
 stream captures and the runtime does not; or the runtime is released: see
 sh_pause().
-@retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
-sh_step_begin().
-@retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or is packed and the plan does
+@retval SH_ERROR_BUSY          The call plans, and other runtimes still hold part of the share: see
+sh_step_begin(), whose SH_ERROR_BUDGET is possible, too.
+@retval SH_ERROR_UNSUPPORTED   In a capture: the block's source is not pinned, or is packed and the plan does
 not let the device unpack, or the plan does not know the block.
-@retval SH_ERROR_BUDGET               No plan fits.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
-@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
 @blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
 sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
 SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
@@ -3962,7 +3889,6 @@ again. A runtime that cannot tell when the stream's work ends is lost.
 stays held.
 @retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
 @retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
-@retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
 @blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
 and when a guest leaves with it: see sh_scope_end().
 Since 0.1*/
@@ -3976,7 +3902,6 @@ that the order needs first. It is a hint that may do nothing, and does nothing b
 a block returns the error of its load.
 @retval SH_OK                  The hint is taken.
 @retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks For memory, as sh_acquire().
 Since 0.1*/
     pub fn sh_prefetch(
@@ -4025,7 +3950,6 @@ capture is under way, or the stream captures.
 @retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
 contents.
 @retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the bytes are compared. Other calls go on meanwhile.
 Since 0.2*/
     pub fn sh_verify_block(
@@ -4048,62 +3972,70 @@ Since 0.1*/
         runtime: *mut sh_runtime,
         out_stats: *mut sh_runtime_stats,
     ) -> sh_status;
-    /**Begins to record a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing
-open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+    /**Records a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing open:
+acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
 variable STAGEHAND_TRACE=path does the same from the first device on until the process exits. A forked child records
 nothing and does not touch the file.
 
 - `path`: Created or truncated.
+
+- `out_scope`: sh_scope_end() ends the trace and completes its file: SH_ERROR_IO if it could not be written. Must
+not be NULL.
 @retval SH_OK                  The trace is being recorded.
 @retval SH_ERROR_INVALID_STATE A trace is being recorded already.
 @retval SH_ERROR_IO            The file cannot be written.
 @blocks While it opens the file.
 Since 0.1*/
-    pub fn sh_trace_start(path: *const ::core::ffi::c_char) -> sh_status;
-    /**Ends the trace and completes its file.
-@retval SH_OK                  The file is complete.
-@retval SH_ERROR_INVALID_STATE No trace is being recorded.
-@retval SH_ERROR_IO            The file could not be written.
-@blocks While it writes the file.
-Since 0.1*/
-    pub fn sh_trace_stop() -> sh_status;
-    /**Writes one JSON object for each step of this runtime to a file, when the step ends and when a graph is left outside a
-step. docs/telemetry.md lists the fields. sh_step_end() and sh_graph_leave() return SH_ERROR_IO if a line cannot be
-written. The runtime's previous file is closed, unless the new file cannot be opened.
+    pub fn sh_trace_start(
+        path: *const ::core::ffi::c_char,
+        out_scope: *mut *mut sh_scope,
+    ) -> sh_status;
+    /**Writes one JSON object for each step of a runtime or of a spiller to a file: when the step ends, and when a graph is
+left outside a step. docs/telemetry.md lists the fields. sh_step_end(), sh_graph_leave() and sh_spiller_end_step()
+return SH_ERROR_IO if a line cannot be written.
 
-- `path`: Created or truncated. NULL: stop writing.
-@retval SH_OK       The lines are written from the next step on.
-@retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
+- `runtime`: The runtime, or NULL.
+
+- `spiller`: The spiller, or NULL. One of them is given.
+
+- `path`: Created or truncated.
+
+- `out_scope`: sh_scope_end() closes the file: SH_ERROR_IO if it could not be completed. NULL: the file is open as
+long as the runtime or the spiller.
+@retval SH_OK                  The lines are written from the next step on.
+@retval SH_ERROR_INVALID_STATE Another file is open for this runtime or spiller.
+@retval SH_ERROR_IO            The file cannot be opened.
 @blocks While it opens the file.
 Since 0.1*/
-    pub fn sh_telemetry_open(
+    pub fn sh_telemetry_start(
         runtime: *mut sh_runtime,
+        spiller: *mut sh_spiller,
         path: *const ::core::ffi::c_char,
+        out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Begins to answer questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
+    /**Answers questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
 asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
 reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
 can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
 the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
 
-A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. sh_monitor_stop()
-removes the socket, and so does the end of the process.
+A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. The end of the scope
+or of the process closes open connections and removes the socket.
 
-- `path`: At most 107 bytes. Its folder must exist. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR, or
-"stagehand-\<user id>/\<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the user
-can write to. The library creates the folder of the default path. An existing one must be a real folder,
-belong to the user, and be closed to others.
+- `path`: At most 107 bytes. Its folder must exist. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR,
+or "stagehand-\<user id>/\<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the
+user can write to. The library creates the folder of the default path. An existing one must be a
+real folder, belong to the user, and be closed to others.
+
+- `out_scope`: sh_scope_end() stops the answers. NULL: the process answers until it ends.
 @retval SH_OK                     The socket answers.
 @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
 @retval SH_ERROR_INVALID_STATE    The process answers already.
 @retval SH_ERROR_IO               The socket could not be made. The text names the fault of the path.
 @blocks For a second at most, while another process locks the folder.
 Since 0.1*/
-    pub fn sh_monitor_start(path: *const ::core::ffi::c_char) -> sh_status;
-    /**Stops answering, closes open connections and removes the socket.
-@retval SH_OK                  The socket is removed.
-@retval SH_ERROR_INVALID_STATE The process does not answer.
-@blocks Until the library's thread has ended.
-Since 0.1*/
-    pub fn sh_monitor_stop() -> sh_status;
+    pub fn sh_monitor_start(
+        path: *const ::core::ffi::c_char,
+        out_scope: *mut *mut sh_scope,
+    ) -> sh_status;
 }

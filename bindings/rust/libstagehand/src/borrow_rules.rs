@@ -163,7 +163,7 @@
 //! }
 //! ```
 //!
-//! Steps, scopes, protections and updates do not outlive their runtime.
+//! Steps, scopes and updates do not outlive their runtime.
 //! ```
 //! # use libstagehand::*;
 //! fn visit(runtime: &Runtime, guest: Runtime) -> Result<()> {
@@ -192,7 +192,7 @@
 //! ```
 //! ```compile_fail,E0515
 //! # use libstagehand::*;
-//! fn protect<'a>(runtime: Runtime, blocks: &'a [Block]) -> Result<Protection<'a>> {
+//! fn protect<'a>(runtime: Runtime, blocks: &'a [Block]) -> Result<Scope<'a>> {
 //!     runtime.protect(blocks)
 //! }
 //! ```
@@ -278,8 +278,6 @@
 //! on_any_thread::<Views<'static>>();
 //! on_any_thread::<Step<'static>>();
 //! on_any_thread::<Scope<'static>>();
-//! on_any_thread::<Protection<'static>>();
-//! on_any_thread::<Reservation<'static>>();
 //! on_any_thread::<SourceUpdate<'static>>();
 //! on_any_thread::<Capture<'static>>();
 //! on_any_thread::<Graph<'static>>();

@@ -25,20 +25,6 @@ impl fmt::Debug for ControlOptions<'_> {
     }
 }
 
-/// Where a control answers, and how often it did.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ControlInfo {
-    /// The path of the Unix socket, or the address with its port.
-    pub address: String,
-    /// The TCP port. 0: a Unix socket.
-    pub port: u32,
-    /// Requests that were answered.
-    pub requests: u64,
-    /// The part of them whose answer has a status of 400 or more.
-    pub failures: u64,
-}
-
 impl Device {
     /// Has other processes pause and resume the memory of the device by HTTP, until the result is dropped. The requests
     /// run on threads of the library. `docs/control.md` describes them. Blocks while it loads the server, a plugin.
@@ -53,17 +39,20 @@ impl Device {
         let mut raw = init!(sh_control_options);
         raw.address = address.as_ref().map_or(std::ptr::null(), |address| address.as_ptr());
         raw.token = token.as_ref().map_or(std::ptr::null(), |token| token.as_ptr());
-        let mut control = std::ptr::null_mut();
-        // SAFETY: the texts outlive the call, and the call copies them.
-        check(unsafe { sys::sh_control_start(self.as_raw(), &raw, &mut control) })?;
-        Ok(Control { raw: control, device: self.clone() })
+        let mut info = init!(sh_control_info);
+        let mut scope = std::ptr::null_mut();
+        // SAFETY: the texts outlive the call, and the call copies them. struct_size is set.
+        check(unsafe { sys::sh_control_start(self.as_raw(), &raw, &mut info, &mut scope) })?;
+        Ok(Control { scope, address: field_text(&info.address), port: info.port, device: self.clone() })
     }
 }
 
 /// Answers requests of other processes until it is dropped. The drop waits for a pause or a resume that a request has
 /// begun.
 pub struct Control {
-    raw: *mut sys::sh_control,
+    scope: *mut sys::sh_scope,
+    address: String,
+    port: u32,
     // Keeps the device open: requests would fail without it.
     device: Device,
 }
@@ -74,20 +63,14 @@ unsafe impl Send for Control {}
 unsafe impl Sync for Control {}
 
 impl Control {
-    /// Reads where the control answers, and its counters. Never blocks.
-    ///
-    /// # Errors
-    /// None that a program could cause.
-    pub fn info(&self) -> Result<ControlInfo> {
-        let mut info = init!(sh_control_info);
-        // SAFETY: struct_size is set, and the control is alive.
-        check(unsafe { sys::sh_control_get_info(self.raw, &mut info) })?;
-        Ok(ControlInfo {
-            address: field_text(&info.address),
-            port: info.port,
-            requests: info.requests,
-            failures: info.failures,
-        })
+    /// Returns the path of the Unix socket, or the address with its port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the TCP port. 0: a Unix socket.
+    pub fn port(&self) -> u32 {
+        self.port
     }
 
     /// Returns the device whose memory the control pauses and resumes.
@@ -99,7 +82,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         // SAFETY: the control is alive, and is not used any more.
-        unsafe { sys::sh_control_stop(self.raw) };
+        unsafe { sys::sh_scope_end(self.scope) };
     }
 }
 

@@ -25,7 +25,7 @@ pub use activations::{
     plan_activations, simulate_activations,
 };
 pub use block::{Block, BlockDesc, BlockState, LoadedRange, Part, PartLimits};
-pub use control::{Control, ControlInfo, ControlOptions};
+pub use control::{Control, ControlOptions};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, HostNode, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
@@ -34,8 +34,8 @@ pub use occupancy::{
     AllocOptions, Allocation, Contents, MemoryRange, OccupancyChange, OccupancyInfo, PauseCallbacks, PauseOptions,
     ResumeOptions,
 };
-pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
-pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
+pub use process::{LogLevel, clear_log, monitor_start, set_log, trace_start, version};
+pub use residency::{GuestOptions, Priority, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};
 pub use source::{Source, WeightFormat, unpack};
 pub use spill::{Leave, SavedTensor, SpillClass, SpillStep, Spiller, SpillerOptions, SpillerStats};

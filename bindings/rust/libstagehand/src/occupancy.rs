@@ -326,13 +326,13 @@ impl Device {
     ) -> Result<PauseCallbacks> {
         let functions = Box::new(Mutex::new(Functions { before: Box::new(before), after: Box::new(after) }));
         let data = std::ptr::from_ref(&*functions).cast_mut().cast::<c_void>();
-        let mut id = 0;
+        let mut scope = std::ptr::null_mut();
         // SAFETY: the box is freed when the callbacks are gone, or never.
         let added = unsafe {
-            sys::sh_occupancy_add_callbacks(self.as_raw(), Some(call_before), Some(call_after), data, &mut id)
+            sys::sh_occupancy_add_callbacks(self.as_raw(), Some(call_before), Some(call_after), data, &mut scope)
         };
         check(added)?;
-        Ok(PauseCallbacks { device: self.clone(), id, functions: Some(functions) })
+        Ok(PauseCallbacks { _device: self.clone(), scope, functions: Some(functions) })
     }
 
     /// Frees the host memory that holds no contents now. Returns the number of bytes that were freed. Blocks.
@@ -358,15 +358,20 @@ struct Functions {
 /// The functions of [`Device::on_pause`]. They are called until this value is dropped.
 pub struct PauseCallbacks {
     // Keeps the device open, and with it the callbacks.
-    device: Device,
-    id: u64,
+    _device: Device,
+    scope: *mut sys::sh_scope,
     functions: Option<Box<Mutex<Functions>>>,
 }
 
+// SAFETY: scopes may be ended on any thread (base.h), and the functions may be sent to any thread.
+unsafe impl Send for PauseCallbacks {}
+// SAFETY: a shared reference gives access to nothing.
+unsafe impl Sync for PauseCallbacks {}
+
 impl Drop for PauseCallbacks {
     fn drop(&mut self) {
-        // SAFETY: the device is alive.
-        let status = unsafe { sys::sh_occupancy_remove_callbacks(self.device.as_raw(), self.id) };
+        // SAFETY: the scope is ended once, or goes on.
+        let status = unsafe { sys::sh_scope_end(self.scope) };
         // One of the functions cannot end the calls: they go on.
         if status == sys::SH_ERROR_INVALID_STATE {
             std::mem::forget(self.functions.take());
@@ -376,7 +381,7 @@ impl Drop for PauseCallbacks {
 
 impl fmt::Debug for PauseCallbacks {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PauseCallbacks").field("id", &self.id).finish_non_exhaustive()
+        formatter.debug_struct("PauseCallbacks").field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 

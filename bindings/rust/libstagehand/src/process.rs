@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libstagehand_sys as sys;
 
+use crate::Scope;
 use crate::callback::guarded;
 use crate::error::{Result, c_path, check};
 use crate::source::Keep;
@@ -77,44 +78,27 @@ where
     let _ = guarded(|| log(LogLevel(level), &message));
 }
 
-/// Starts to record a trace of the whole process into the file `path`. Perfetto and chrome://tracing open such files.
+/// Records a trace of the whole process into the file `path`, until the scope ends. Perfetto and chrome://tracing open
+/// such files. The end of the scope completes the file.
 ///
 /// # Errors
 /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a trace is being recorded already.
 /// - [`Status::IO`](crate::Status::IO) if the file cannot be written.
-pub fn trace_start(path: impl AsRef<Path>) -> Result<()> {
+pub fn trace_start(path: impl AsRef<Path>) -> Result<Scope<'static>> {
     let path = c_path("path", path.as_ref())?;
     // SAFETY: the path outlives the call.
-    check(unsafe { sys::sh_trace_start(path.as_ptr()) }).map(drop)
+    Scope::begin(|out| unsafe { sys::sh_trace_start(path.as_ptr(), out) })
 }
 
-/// Ends the trace and completes its file. Blocks.
-///
-/// # Errors
-/// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if no trace is being recorded.
-/// - [`Status::IO`](crate::Status::IO) if the file cannot be written.
-pub fn trace_stop() -> Result<()> {
-    // SAFETY: the call takes no arguments.
-    check(unsafe { sys::sh_trace_stop() }).map(drop)
-}
-
-/// Begins to answer `stagehand top` on a Unix socket at `path`. `None` means the default path.
+/// Answers `stagehand top` on a Unix socket at `path` until the scope ends. `None` means the default path.
 ///
 /// # Errors
 /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the process answers already.
 /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the path is empty or too long.
 /// - [`Status::IO`](crate::Status::IO) if the socket cannot be made at the path.
-pub fn monitor_start(path: Option<&Path>) -> Result<()> {
+pub fn monitor_start(path: Option<&Path>) -> Result<Scope<'static>> {
     let path = path.map(|path| c_path("path", path)).transpose()?;
+    let path = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
     // SAFETY: the path outlives the call.
-    check(unsafe { sys::sh_monitor_start(path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr())) }).map(drop)
-}
-
-/// Stops answering `stagehand top` and removes the socket. Blocks.
-///
-/// # Errors
-/// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the process does not answer.
-pub fn monitor_stop() -> Result<()> {
-    // SAFETY: the call takes no arguments.
-    check(unsafe { sys::sh_monitor_stop() }).map(drop)
+    Scope::begin(|out| unsafe { sys::sh_monitor_start(path, out) })
 }

@@ -7,7 +7,6 @@ use libstagehand_sys as sys;
 
 use crate::block::raw_blocks;
 use crate::error::{Result, check, init};
-use crate::runtime::lock;
 use crate::{Block, Runtime};
 
 /// Says whether the library may give a reservation up.
@@ -35,49 +34,44 @@ pub struct GuestOptions {
 }
 
 impl Runtime {
-    /// Protects blocks until the guard is dropped. The library gives the protected blocks' device memory neither to
-    /// other runtimes nor to other blocks of this runtime. Protections of a block are counted.
+    /// Protects blocks until the scope ends. The library gives the protected blocks' device memory neither to other
+    /// runtimes nor to other blocks of this runtime. Protections of a block are counted.
     ///
     /// # Errors
     /// [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) if a block is not one of this runtime. No block is
     /// protected then.
-    pub fn protect(&self, blocks: &[Block]) -> Result<Protection<'_>> {
-        let blocks = blocks.to_vec();
-        // SAFETY: the pointer and the count describe `blocks`.
-        check(unsafe { sys::sh_protect_blocks(self.as_raw(), raw_blocks(&blocks), blocks.len() as u64) })?;
-        Ok(Protection { runtime: self, blocks })
+    pub fn protect(&self, blocks: &[Block]) -> Result<Scope<'_>> {
+        // SAFETY: the runtime is alive, and the pointer and the count describe `blocks`.
+        Scope::begin(|out| unsafe {
+            sys::sh_protect_blocks(self.as_raw(), raw_blocks(blocks), blocks.len() as u64, out)
+        })
     }
 
     /// Keeps this runtime's device memory until the scope ends: the library does not take the memory for other
     /// runtimes. Scopes are counted.
     pub fn keep_resident(&self) -> Result<Scope<'_>> {
-        let mut scope = std::ptr::null_mut();
         // SAFETY: the runtime is alive.
-        check(unsafe { sys::sh_keep_resident(self.as_raw(), &mut scope) })?;
-        Ok(Scope { raw: scope, _runtimes: PhantomData })
+        Scope::begin(|out| unsafe { sys::sh_keep_resident(self.as_raw(), out) })
     }
 
-    /// Reserves `bytes` bytes of device memory for this runtime until the guard is dropped. 0 bytes: as many as the
-    /// runtime's plan uses. Blocks.
+    /// Reserves `bytes` bytes of device memory for this runtime until the scope ends. 0 bytes: as many as the runtime's
+    /// plan uses. Blocks.
     ///
-    /// A runtime has at most one reservation. A second call replaces the first reservation, and dropping the first
-    /// guard then does nothing.
+    /// A runtime has at most one reservation. A second call puts another one in its place, and the end of the first
+    /// scope then does nothing.
     ///
     /// # Errors
     /// - [`Status::BUDGET`](crate::Status::BUDGET) if the reservation does not fit. The earlier reservation stays.
     /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if `bytes` is 0 and the order of the blocks is not
     ///   known.
     /// - The errors of [`plan`](Runtime::plan) if `bytes` is 0.
-    pub fn reserve(&self, bytes: u64, priority: Priority) -> Result<Reservation<'_>> {
+    pub fn reserve(&self, bytes: u64, priority: Priority) -> Result<Scope<'_>> {
         let priority = match priority {
             Priority::Primary => sys::SH_PRIORITY_PRIMARY,
             Priority::Secondary => sys::SH_PRIORITY_SECONDARY,
         };
-        let mut last = lock(&self.reservation);
         // SAFETY: the runtime is alive.
-        check(unsafe { sys::sh_reserve(self.as_raw(), bytes, priority) })?;
-        *last += 1;
-        Ok(Reservation { runtime: self, number: *last })
+        Scope::begin(|out| unsafe { sys::sh_reserve(self.as_raw(), bytes, priority, out) })
     }
 
     /// Lets another runtime, the guest, use device memory that no runtime has reserved, until the scope ends. The guest
@@ -95,10 +89,8 @@ impl Runtime {
         raw.bytes = options.bytes;
         raw.workspace_bytes = options.workspace_bytes;
         raw.wait_ns = options.wait.as_nanos().try_into().unwrap_or(u64::MAX);
-        let mut scope = std::ptr::null_mut();
         // SAFETY: the guest is alive, and struct_size is set.
-        check(unsafe { sys::sh_guest_begin(guest.as_raw(), &raw, &mut scope) })?;
-        Ok(Scope { raw: scope, _runtimes: PhantomData })
+        Scope::begin(|out| unsafe { sys::sh_guest_begin(guest.as_raw(), &raw, out) })
     }
 
     /// Gives device memory back now, down to `keep_bytes` or a little less. Returns the number of bytes that the
@@ -115,7 +107,8 @@ impl Runtime {
     }
 }
 
-/// A scope in which a runtime is kept resident or is a guest. The scope ends when this guard is dropped.
+/// A protection, a reservation, a guest's stay, a trace, telemetry or the monitor. The scope ends when this guard is
+/// dropped. Leak the guard with `mem::forget` to let the scope last as long as its runtime or the process.
 ///
 /// A guest's blocks leave the device when its scope ends, except for memory that is protected or reserved for the
 /// guest. A guest that is in a step then, or that holds a view or a graph, leaves when that ends.
@@ -131,11 +124,19 @@ unsafe impl Send for Scope<'_> {}
 unsafe impl Sync for Scope<'_> {}
 
 impl Scope<'_> {
+    /// Begins a scope by a call that writes its handle.
+    pub(crate) fn begin(call: impl FnOnce(*mut *mut sys::sh_scope) -> sys::sh_status) -> Result<Self> {
+        let mut raw = std::ptr::null_mut();
+        check(call(&mut raw))?;
+        Ok(Self { raw, _runtimes: PhantomData })
+    }
+
     /// Ends the scope now. The scope has ended even if this returns an error. Unlike a drop, this call returns the
     /// error.
     ///
     /// # Errors
-    /// [`Status::BACKEND`](crate::Status::BACKEND) if dirty contents of the guest could not be written back.
+    /// - [`Status::BACKEND`](crate::Status::BACKEND) if dirty contents of the guest could not be written back.
+    /// - [`Status::IO`](crate::Status::IO) if the file of a trace or of telemetry could not be written.
     pub fn end(self) -> Result<()> {
         let raw = self.raw;
         std::mem::forget(self);
@@ -154,41 +155,5 @@ impl Drop for Scope<'_> {
 impl fmt::Debug for Scope<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Scope").field(&self.raw).finish()
-    }
-}
-
-/// A protection of blocks. Dropping this guard takes one protection from each block. Leak the guard with `mem::forget`
-/// to protect the blocks for as long as they are registered.
-#[must_use = "the protection ends when this is dropped"]
-#[derive(Debug)]
-pub struct Protection<'runtime> {
-    runtime: &'runtime Runtime,
-    blocks: Vec<Block>,
-}
-
-impl Drop for Protection<'_> {
-    fn drop(&mut self) {
-        let count = self.blocks.len() as u64;
-        // SAFETY: the pointer and the count describe `blocks`.
-        unsafe { sys::sh_unprotect_blocks(self.runtime.as_raw(), raw_blocks(&self.blocks), count) };
-    }
-}
-
-/// A reservation of a runtime. Dropping this guard releases the reservation, unless another reservation has replaced
-/// it. Leak the guard with `mem::forget` to keep the reservation for as long as the runtime lives.
-#[must_use = "the reservation ends when this is dropped"]
-#[derive(Debug)]
-pub struct Reservation<'runtime> {
-    runtime: &'runtime Runtime,
-    number: u64,
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        let last = lock(&self.runtime.reservation);
-        if *last == self.number {
-            // SAFETY: the runtime is alive.
-            unsafe { sys::sh_release_reservation(self.runtime.as_raw()) };
-        }
     }
 }

@@ -15,7 +15,7 @@ use crate::callback::guarded;
 use crate::error::{Result, c_path, c_string, check, field_text, init};
 use crate::graph::Capturing;
 use crate::source::Keep;
-use crate::{Block, BlockDesc, BlockState, Device, SourceUpdate, Stream};
+use crate::{Block, BlockDesc, BlockState, Device, Scope, SourceUpdate, Stream};
 
 /// The figures of a plan. The fields are those of the C struct.
 pub type PlanInfo = sys::sh_plan_info;
@@ -90,8 +90,6 @@ pub struct Runtime {
     pub(crate) capturing: Arc<Capturing>,
     blocks: Mutex<HashMap<Block, Kept>>,
     pressure: Mutex<Option<Box<dyn Keep>>>,
-    /// The number of the newest reservation. Only the guard with this number releases the reservation.
-    pub(crate) reservation: Mutex<u64>,
     device: Device,
 }
 
@@ -135,7 +133,6 @@ impl Runtime {
             capturing: Arc::default(),
             blocks: Mutex::default(),
             pressure: Mutex::default(),
-            reservation: Mutex::default(),
             device: device.clone(),
         })
     }
@@ -406,20 +403,15 @@ impl Runtime {
     }
 
     /// Writes one JSON object to the file `path` at the end of each step, and when a graph's launch ends outside a
-    /// step.
+    /// step, until the scope ends.
     ///
     /// # Errors
-    /// [`Status::IO`](crate::Status::IO) if the file cannot be opened.
-    pub fn telemetry_open(&self, path: impl AsRef<Path>) -> Result<()> {
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if another file is open.
+    /// - [`Status::IO`](crate::Status::IO) if the file cannot be opened.
+    pub fn telemetry_start(&self, path: impl AsRef<Path>) -> Result<Scope<'_>> {
         let path = c_path("path", path.as_ref())?;
         // SAFETY: the path is valid during the call, and the call copies it.
-        check(unsafe { sys::sh_telemetry_open(self.raw, path.as_ptr()) }).map(drop)
-    }
-
-    /// Stops writing the file of [`telemetry_open`](Runtime::telemetry_open).
-    pub fn telemetry_close(&self) -> Result<()> {
-        // SAFETY: NULL is allowed and stops the telemetry.
-        check(unsafe { sys::sh_telemetry_open(self.raw, std::ptr::null()) }).map(drop)
+        Scope::begin(|out| unsafe { sys::sh_telemetry_start(self.raw, std::ptr::null_mut(), path.as_ptr(), out) })
     }
 }
 

@@ -9,7 +9,7 @@ use libstagehand_sys as sys;
 
 use crate::error::{Error, Result, Status, c_path, check, init};
 use crate::runtime::lock;
-use crate::{Device, Restored, Stream, Ticket, TicketId, TicketInfo, WeightFormat};
+use crate::{Device, Restored, Scope, Stream, Ticket, TicketId, TicketInfo, WeightFormat};
 
 /// Counters of a spiller. The fields are those of the C struct.
 pub type SpillerStats = sys::sh_spiller_stats;
@@ -361,20 +361,15 @@ impl Spiller {
         Ok(bytes)
     }
 
-    /// Writes one JSON object to the file `path` at the end of each step.
+    /// Writes one JSON object to the file `path` at the end of each step, until the scope ends.
     ///
     /// # Errors
-    /// [`Status::IO`] if the file cannot be opened, or if the previous file could not be completed.
-    pub fn telemetry_open(&self, path: impl AsRef<Path>) -> Result<()> {
+    /// - [`Status::INVALID_STATE`] if another file is open.
+    /// - [`Status::IO`] if the file cannot be opened.
+    pub fn telemetry_start(&self, path: impl AsRef<Path>) -> Result<Scope<'_>> {
         let path = c_path("path", path.as_ref())?;
         // SAFETY: the path is valid during the call, and the call copies it.
-        check(unsafe { sys::sh_spiller_open_telemetry(self.as_raw(), path.as_ptr()) }).map(drop)
-    }
-
-    /// Stops writing the file of [`telemetry_open`](Spiller::telemetry_open).
-    pub fn telemetry_close(&self) -> Result<()> {
-        // SAFETY: NULL is allowed and stops the telemetry.
-        check(unsafe { sys::sh_spiller_open_telemetry(self.as_raw(), std::ptr::null()) }).map(drop)
+        Scope::begin(|out| unsafe { sys::sh_telemetry_start(std::ptr::null_mut(), self.as_raw(), path.as_ptr(), out) })
     }
 }
 

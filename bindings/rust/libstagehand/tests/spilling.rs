@@ -222,18 +222,18 @@ fn steps_end_with_their_guards() {
     let device = host(256 * KIB);
     let spiller = keeps_nothing(&device);
     let path = std::env::temp_dir().join(format!("stagehand-spilling-{}.jsonl", std::process::id()));
-    spiller.telemetry_open(&path).unwrap();
+    let lines = spiller.telemetry_start(&path).unwrap();
     for number in 0..2 {
         let _step = spiller.step(number).unwrap();
         assert_eq!(status(spiller.step(9)), Status::INVALID_STATE);
     }
     spiller.step(2).unwrap().end().unwrap();
-    spiller.telemetry_close().unwrap();
+    lines.end().unwrap();
     drop(spiller.step(3).unwrap());
     assert_eq!(spiller.stats().unwrap().steps, 4);
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3);
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(status(spiller.telemetry_open("/nonexistent/file")), Status::IO);
+    assert_eq!(status(spiller.telemetry_start("/nonexistent/file")), Status::IO);
 }
 
 #[test]

@@ -28,25 +28,25 @@ fn what_happened_is_written_to_any_path() {
     std::fs::create_dir_all(&folder).unwrap();
     let place = |name: &[u8]| folder.join(std::ffi::OsStr::from_bytes(name));
     let (trace, telemetry) = (place(b"trace \xff.json"), place(b"steps \xff.jsonl"));
-    trace_start(&trace).unwrap();
+    let recording = trace_start(&trace).unwrap();
     assert_eq!(status(trace_start(&trace)), Status::INVALID_STATE);
     let runtime = Runtime::new(&device).unwrap();
     let block = runtime.register_block(BlockDesc::from_source(Source::owned(contents(1, 9_000)))).unwrap();
-    runtime.telemetry_open(&telemetry).unwrap();
+    let lines = runtime.telemetry_start(&telemetry).unwrap();
     for _ in 0..3 {
         compare(&runtime, &[block], &[contents(1, 9_000)]);
     }
-    runtime.telemetry_close().unwrap();
-    trace_stop().unwrap();
+    lines.end().unwrap();
+    recording.end().unwrap();
     assert_eq!(std::fs::read_to_string(&telemetry).unwrap().lines().count(), 3);
     assert!(std::fs::read_to_string(&trace).unwrap().contains("traceEvents"));
 
     let socket = place(b"monitor.sock");
-    monitor_start(Some(&socket)).unwrap();
+    let monitor = monitor_start(Some(&socket)).unwrap();
     assert!(socket.exists());
-    monitor_stop().unwrap();
-    assert!(!socket.exists() && status(monitor_stop()) == Status::INVALID_STATE);
-    let refused = runtime.telemetry_open(place(b"before\0after")).unwrap_err();
+    monitor.end().unwrap();
+    assert!(!socket.exists());
+    let refused = runtime.telemetry_start(place(b"before\0after")).unwrap_err();
     assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("NUL"), "{refused}");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -152,18 +152,17 @@ def test_what_other_models_leave_is_named(net, tokens):
     other = Net().requires_grad_(False)
     with sh.Device("host", page_bytes=PAGE, budget_bytes=64 * PAGE) as device:
         with st.stream(other, device, name="first") as first, st.stream(net, device, budget="1GiB") as second:
-            first.reserve_for_resident(bytes=62 * PAGE)
-            with pytest.raises(
-                sh.BudgetError, match=r"into what other models \('first'\) leave of the budget of host:0"
-            ) as error:
-                net(tokens)
-            assert not re.search(WORDS, str(error.value))
-            with pytest.raises(
-                sh.BudgetError, match="the model 'Net': .* cannot be reserved.*the model 'first'"
-            ) as error:
-                second.reserve_for_resident(bytes=8 * PAGE)
-            assert not re.search(WORDS, str(error.value))
-            first.release_reservation()
+            with first.reserve(bytes=62 * PAGE):
+                with pytest.raises(
+                    sh.BudgetError, match=r"into what other models \('first'\) leave of the budget of host:0"
+                ) as error:
+                    net(tokens)
+                assert not re.search(WORDS, str(error.value))
+                with pytest.raises(
+                    sh.BudgetError, match="the model 'Net': .* cannot be reserved.*the model 'first'"
+                ) as error:
+                    second.reserve(bytes=8 * PAGE).__enter__()
+                assert not re.search(WORDS, str(error.value))
             with pytest.raises(sh.BudgetError, match="'Net' cannot run as a guest with 4096 bytes") as error:
                 with first.as_guest(second, bytes=PAGE):
                     net(tokens)

@@ -161,9 +161,8 @@ def test_two_models_on_a_device(tokens):
                 assert equal(one(tokens), wants[0]) and equal(other(tokens), wants[1])
             with first.keep_resident(), first.as_guest(second, shrink=True):
                 assert equal(other(tokens), wants[1])
-            first.reserve_for_resident(bytes=8 * PAGE, priority=sh.ResidentPriority.SECONDARY)
-            assert first.stats().reserved_bytes == 8 * PAGE
-            first.release_reservation()
+            with first.reserve(bytes=8 * PAGE, priority=sh.ResidentPriority.SECONDARY):
+                assert first.stats().reserved_bytes == 8 * PAGE
             assert first.stats().reserved_bytes == 0
 
 
