@@ -126,32 +126,27 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
 // Nothing to prepare, because each call enters the context and the relaxed capture mode by itself.
 sh_status thread_begin(sh_backend_device*) { return SH_OK; }
 
-sh_backend make_table() {
-    sh_backend table = {
-        .struct_size = sizeof table,
-        .spi_version = SH_BACKEND_SPI_VERSION,
-        .name = api::kBackendName,
-        .version = support::kVersion,
-        SH_BACKEND_REQUIRED_FUNCTIONS(SH_BACKEND_ROW)  // by their own names
-    };
-    table.thread_begin = thread_begin;
-    table.stream_is_capturing = stream_is_capturing;
-    table.device_synchronize = device_synchronize;
-    if (api::kHashesContents) table.contents_hash = contents_hash;
-    if (api::kUnpacks) table.unpack = unpack;
-    if (api::kPacksTiles) {
-        table.pack_tiles = pack_tiles;
-        table.unpack_tiles = unpack_tiles;
-    }
-    if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
-    return table;
-}
+const sh_backend table = {
+    .struct_size = sizeof table,
+    .spi_version = SH_BACKEND_SPI_VERSION,
+    .name = api::kBackendName,
+    .version = support::kVersion,
+    SH_BACKEND_REQUIRED_FUNCTIONS(SH_BACKEND_ROW)  // by their own names
+        .clock = nullptr,
+    .thread_begin = thread_begin,
+    .stream_is_capturing = stream_is_capturing,
+    .memory_is_reachable = api::kReachesPeers ? memory_is_reachable : nullptr,
+    .device_synchronize = device_synchronize,
+    .contents_hash = api::kHashesContents ? contents_hash : nullptr,
+    .unpack = api::kUnpacks ? unpack : nullptr,
+    .pack_tiles = api::kPacksTiles ? pack_tiles : nullptr,
+    .unpack_tiles = api::kPacksTiles ? unpack_tiles : nullptr,
+};
 
 }  // namespace
 
 sh_status query(uint32_t spi_version, const sh_backend_host*, const sh_backend** out_backend) {
     if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
-    static const sh_backend table = make_table();
     *out_backend = &table;
     return SH_OK;
 }
