@@ -90,7 +90,9 @@ Status Extent::timed(uint64_t* total, Call&& call) {
 
 Status Extent::attach(Handle& handle) {
     if (!handle.page) {
-        SH_TRY(timed(&totals_.create_ns, [&] { return device_.pages_create(handle.bytes, 1, &handle.page); }));
+        sh_backend_page page = 0;  // a call that fails may have written it
+        SH_TRY(timed(&totals_.create_ns, [&] { return device_.pages_create(handle.bytes, 1, &page); }));
+        handle.page = page;
         totals_.held_bytes += handle.bytes;
     }
     if (handle.mapped) return Status();

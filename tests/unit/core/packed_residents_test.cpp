@@ -56,7 +56,7 @@ TEST_F(PackedResidents, LeaveRoomForABlockOutsideTheOrder) {
                 plans += info.packed_resident_bytes > 0;
                 ASSERT_GE(info.unordered_bytes, truth_.back().size()) << budget << ", " << held << " held";
             }
-            EXPECT_GT(plans, shortened(10));
+            EXPECT_GE(plans, shortened(10));
         }
     }
 }
