@@ -206,6 +206,7 @@ class Compiled(nn.Module):
         pytest.param("inductor", False, marks=pytest.mark.long),
     ],
 )
+@torch._dynamo.config.patch(recompile_limit=64)  # the layers share their code, and may be compiled again in the scope
 def test_trap_19_compiled_models(device, backend, whole, recompute):
     model, x = Compiled(backend, whole), torch.randn(16, 64)
     step(model, x)
