@@ -105,11 +105,6 @@ Status PagePool::destroy_idle(uint64_t count) {
     return Status();
 }
 
-uint64_t PagePool::idle_pages() const {
-    std::lock_guard lock(mutex_);
-    return idle_.size();
-}
-
 uint64_t PagePool::used_bytes() const {
     std::lock_guard lock(mutex_);
     return existing_ * page_bytes_ + outside_bytes_;

@@ -50,7 +50,6 @@ public:
     // `now` bytes. Recycled pages beyond the ceiling go to the driver.
     void change_outside(uint64_t before, uint64_t now);
 
-    uint64_t idle_pages() const;
     uint64_t used_bytes() const;  // of all pages that exist, in use or idle, and of memory beside the pool
     uint64_t peak_bytes() const;
     // Sets the number of pages that may exist. `pages` is called when no change is under way, so that the later of two
