@@ -4,12 +4,9 @@
 
 namespace stagehand::policy {
 
-NextUse::NextUse(std::span<const Use> trace, uint32_t units)
-    : first_(size_t{units} + 1), started_ns_(trace.size() + 1) {
-    for (size_t j = 0; j < trace.size(); j++) {
-        started_ns_[j + 1] = started_ns_[j] + trace[j].compute_ns;
-        if (trace[j].unit < units) first_[trace[j].unit + 1]++;
-    }
+NextUse::NextUse(std::span<const Use> trace, uint32_t units) : first_(size_t{units} + 1), length_(trace.size()) {
+    for (const Use& use : trace)
+        if (use.unit < units) first_[use.unit + 1]++;
     for (uint32_t u = 0; u < units; u++) first_[u + 1] += first_[u];
     uses_.resize(first_[units]);
     std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
@@ -19,22 +16,11 @@ NextUse::NextUse(std::span<const Use> trace, uint32_t units)
 
 uint64_t NextUse::uses_until(uint32_t unit, uint64_t position) const {
     if (size_t{unit} + 1 >= first_.size() || first_[unit] == first_[unit + 1]) return never;
-    const uint64_t length = started_ns_.size() - 1;
-    position %= length;
+    position %= length_;
     auto begin = uses_.begin() + first_[unit];
     auto end = uses_.begin() + first_[unit + 1];
     auto next = std::upper_bound(begin, end, position);
-    return next != end ? *next - position : *begin + length - position;
-}
-
-uint64_t NextUse::ns_until(uint32_t unit, uint64_t position) const {
-    uint64_t ahead = uses_until(unit, position);
-    if (ahead == never) return never;
-    const uint64_t length = started_ns_.size() - 1;
-    position %= length;
-    uint64_t next = position + ahead;
-    uint64_t from = started_ns_[position + 1];
-    return next < length ? started_ns_[next] - from : started_ns_[length] - from + started_ns_[next - length];
+    return next != end ? *next - position : *begin + length_ - position;
 }
 
 size_t NextUse::furthest(std::span<const uint32_t> candidates, uint64_t position) const {

@@ -22,9 +22,6 @@ public:
     // only use. O(log uses).
     uint64_t uses_until(uint32_t unit, uint64_t position) const;
 
-    // The compute time between the end of the use at `position` and the start of the unit's next use.
-    uint64_t ns_until(uint32_t unit, uint64_t position) const;
-
     // The index of the candidate to evict: the one whose next use is furthest away. Candidates that are never used come
     // first. Among equals, the first one. `candidates` must not be empty.
     size_t furthest(std::span<const uint32_t> candidates, uint64_t position) const;
@@ -32,7 +29,7 @@ public:
 private:
     std::vector<uint32_t> first_;  // the uses of unit u are uses_[first_[u]] up to uses_[first_[u + 1]]
     std::vector<uint32_t> uses_;
-    std::vector<uint64_t> started_ns_;  // when each use starts, counting only computes; one more entry for the end
+    uint64_t length_;  // of the trace
 };
 
 }  // namespace stagehand::policy

@@ -43,9 +43,8 @@ struct BlockDetail {
 // The engine's changes of a block. Only Changes writes this state.
 class BlockState {
 public:
-    bool updating() const { return updating_; }      // between sh_source_update_begin() and _end()
-    bool dirty_own() const { return dirty_own_; }    // bytes in resident pages are newer than the source
-    bool dirty_ring() const { return dirty_ring_; }  // bytes in ring pages are newer than the source
+    bool updating() const { return updating_; }  // between sh_source_update_begin() and _end()
+    // Bytes in resident pages, or in ring pages, are newer than the source.
     bool dirty() const { return dirty_own_ || dirty_ring_; }
     bool written_own() const { return written_own_; }  // dirty bytes are on their way to the source
     bool written_ring() const { return written_ring_; }
