@@ -17,9 +17,10 @@ namespace stagehand::policy {
 struct Claim {
     bool runs = false;  // the model has asked for memory; if false, only kept and reserved pages count
     bool guest = false;
-    uint64_t least_pages = 0;   // the model cannot run with less
-    uint64_t wanted_pages = 0;  // the model gains nothing from more
-    uint64_t kept_pages = 0;    // protected pages that it holds
+    uint64_t least_pages = 0;      // the model cannot run with less
+    uint64_t wanted_pages = 0;     // the model gains nothing from more
+    uint64_t protected_pages = 0;  // protected pages that it holds
+    uint64_t kept_pages = 0;       // those that count, because they were not promised to others before
     uint64_t reserved_pages = 0;
     Priority priority = Priority::none;  // of the reservation
     uint64_t guest_pages = 0;            // pages with which the guest was let in

@@ -1,20 +1,15 @@
-// The stage of the residency test: a device, eight places for runtimes, a follower of the arbiter's log, and a watcher
-// of the budget.
+// The stage of the residency test: a device, eight places for runtimes, and a watcher of the budget.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <random>
 #include <shared_mutex>
 #include <thread>
 
-#include "api/guard.h"
 #include "engine.h"
 #include "host/host_backend.h"
-#include "residency_log.h"
-#include "residency_model.h"
 #include "scale.h"
 
 namespace stagehand::test {
@@ -26,8 +21,7 @@ inline constexpr size_t kUnordered = 3;
 inline constexpr size_t kBlocks = kOrdered + kUnordered;
 inline constexpr size_t kMutable = 4;  // the thread that runs the step changes it
 inline constexpr uint64_t kLeastPages = 80, kMostPages = 180;
-inline constexpr size_t kScopes = 12;  // open at once, in all
-inline constexpr size_t kShown = 20;
+inline constexpr size_t kScopes = 12;   // open at once, in all
 inline constexpr uint64_t kRounds = 5;  // of many threads, between which all are at rest
 
 struct Setting {
@@ -74,11 +68,6 @@ struct Party {
     std::mutex stepping;
     std::unique_ptr<Model> model;
     uint64_t generation = 0;
-    std::mutex ordering;
-    std::atomic<bool> all_ordered{false};  // the latest order has all blocks that may be in one
-    std::atomic<uint64_t> orders{0};       // so far: another may need more beside what is protected
-    std::atomic<uint64_t> plans{0};        // before the latest order
-    std::atomic<uint64_t> in_part{0};      // changes after which less was protected than it asked for
     std::atomic<uint64_t> pressed{0};
     uint64_t version = 0;  // of the mutable block; only the thread in the step uses it
 };
@@ -92,16 +81,7 @@ inline void note_pressure(sh_runtime*, uint64_t bytes, void* data) {
 class Stage {
 public:
     explicit Stage(const Setting& setting)
-        : setting_(setting),
-          device_(settings_of(setting)),
-          contents_(has_contents(setting)),
-          model_(settings_of(setting).budget_bytes / kPage) {
-        SUCCEEDS_(api::find_device(device_.get(), &core_).code());
-        core_->arbiter().set_journal([this](const Arbiter::Entry& entry, auto standings, const auto& figures) {
-            note_protection(entry, standings);
-            log_.append(entry, standings, figures);
-        });
-        follower_ = std::thread([this] { follow(); });
+        : setting_(setting), device_(settings_of(setting)), contents_(has_contents(setting)) {
         watcher_ = std::thread([this] { watch(); });
         for (size_t p = 0; p < kRuntimes; p++) {
             parties[p].name = "p" + std::to_string(p);
@@ -110,18 +90,8 @@ public:
     }
 
     ~Stage() {
-        finish();
-        core_.reset();
-    }
-
-    // Nothing is checked after this.
-    void finish() {
-        if (!follower_.joinable()) return;
         done_ = true;
         watcher_.join();
-        core_->arbiter().set_journal({});
-        log_.end();
-        follower_.join();
     }
 
     static bool has_ceiling(const Party& party) { return party.generation % 4 == 3; }
@@ -129,14 +99,12 @@ public:
     void create(Party& party) {
         party.generation++;
         party.version = 0;
-        party.all_ordered = party.generation % 3 != 0;
-        party.plans = 0;
         party.model = std::make_unique<Model>(
             device_,
             specs(setting_.seed + party.generation + static_cast<uint64_t>(&party - parties.data()), contents_),
             RuntimeSettings{
                 .name = party.name.c_str(), .max_bytes = has_ceiling(party) ? 20 * kPage : 0, .max_held = 2});
-        if (party.all_ordered) {
+        if (party.generation % 3) {
             EXPECT_SUCCEEDS(party.model->schedule(forward(kOrdered), 500));
         }
         EXPECT_SUCCEEDS(sh_set_pressure(party.model->runtime(), note_pressure, &party));
@@ -144,23 +112,7 @@ public:
 
     TestDevice& device() { return device_; }
     bool contents() const { return contents_; }
-    bool failed() const { return failed_ || testing::Test::HasFailure(); }
-    const ResidencyModel& model() const { return model_; }
-
-    // Returns the last entries that the model has followed: all of them, or those of one runtime.
-    std::string last_entries(const Party* of = nullptr) {
-        std::string text;
-        std::lock_guard lock(last_mutex_);
-        size_t shown = 0;
-        for (auto entry = last_.rbegin(); entry != last_.rend() && shown < kShown; ++entry) {
-            if (of && entry->first != of) continue;
-            text = "  " + entry->second + "\n" + text;
-            shown++;
-        }
-        return "the last entries (share/granted, kept, reserved, guest of each):\n" + text;
-    }
-    // Entries so far.
-    uint64_t entries() { return log_.count(); }
+    static bool failed() { return testing::Test::HasFailure(); }
 
     // Only one change runs at a time, so that the watcher knows when a budget is in force.
     sh_status set_budget(uint64_t pages) {
@@ -177,57 +129,6 @@ public:
     std::atomic<uint64_t> operations{0};
 
 private:
-    static void SUCCEEDS_(sh_status status) {
-        if (status != SH_OK) throw std::runtime_error("device: " + why());
-    }
-
-    void note_protection(const Arbiter::Entry& entry, std::span<const Arbiter::Standing> standings) {
-        if (entry.change == Arbiter::Change::join) {
-            wanted_[entry.tenant] = {party_named(entry.tenant->tenant_name()), 0};
-        } else if (entry.change == Arbiter::Change::leave) {
-            wanted_.erase(entry.tenant);
-        } else if (entry.change == Arbiter::Change::keep) {
-            wanted_[entry.tenant].pages = entry.pages;
-        } else if (entry.change == Arbiter::Change::settle) {
-            wanted_[entry.tenant].pages = entry.holding->kept_pages;
-        } else if (entry.change == Arbiter::Change::withdraw) {
-            wanted_[entry.tenant].pages = 0;
-        }
-        for (const Arbiter::Standing& standing : standings)
-            if (const Wanted& wanted = wanted_[standing.tenant]; standing.kept < wanted.pages && wanted.party)
-                wanted.party->in_part++;
-    }
-
-    Party* party_named(const std::string& text) {
-        for (Party& party : parties)
-            if (text.find("\"" + party.name + "\"") != std::string::npos) return &party;
-        return nullptr;
-    }
-
-    void follow() {
-        for (;;) {
-            const std::deque<Record> records = log_.take();
-            if (records.empty()) return;
-            for (const Record& record : records) {
-                if (failed_) continue;
-                {
-                    std::lock_guard lock(last_mutex_);
-                    if (!record.name.empty()) owners_[record.tenant] = party_named(record.name);
-                    last_.emplace_back(owners_[record.tenant], text_of(record));
-                    if (last_.size() > kRuntimes * kShown) last_.pop_front();
-                }
-                const std::string before = model_.describe();
-                const std::string wrong = model_.follow(record);
-                if (wrong.empty()) continue;
-                failed_ = true;
-                std::string text = "device " + std::string(setting_.device) + ", seed " +
-                                   std::to_string(setting_.seed) + ": " + wrong + "\nthe model before:\n" + before +
-                                   "the model after:\n" + model_.describe() + last_entries();
-                ADD_FAILURE() << text;
-            }
-        }
-    }
-
     // Used memory is never more than the budget. Memory beyond a lowered budget only shrinks.
     void watch() {
         uint64_t epoch = UINT64_MAX, before = 0;
@@ -247,25 +148,13 @@ private:
         }
     }
 
-    struct Wanted {
-        Party* party = nullptr;
-        uint64_t pages = 0;
-    };
-
     const Setting setting_;
     TestDevice device_;
     const bool contents_;
-    std::shared_ptr<core::Device> core_;
-    ResidencyModel model_;
-    ResidencyLog log_;
-    std::map<const core::Tenant*, Wanted> wanted_;  // under the arbiter's lock
     std::mutex budget_mutex_;
     std::atomic<uint64_t> budget_changes_{0};
-    std::mutex last_mutex_;
-    std::deque<std::pair<const Party*, std::string>> last_;
-    std::map<const core::Tenant*, const Party*> owners_;  // of whom the follower has heard
-    std::atomic<bool> failed_{false}, done_{false};
-    std::thread follower_, watcher_;
+    std::atomic<bool> done_{false};
+    std::thread watcher_;
 };
 
 }  // namespace stagehand::test

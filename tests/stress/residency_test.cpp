@@ -1,7 +1,6 @@
 // Sixteen threads make random calls with eight runtimes on one device: they protect, reserve, let guests in, trim, run
-// steps, change the budget, and create and destroy runtimes. The arbiter numbers each of its changes under its lock. A
-// plain model follows this log and computes every expected status, share and figure. Meanwhile, the test compares
-// bytes, and watches protected memory and the budget from outside.
+// steps, change the budget, and create and destroy runtimes. Meanwhile, the test
+// compares bytes, and watches the budget from outside.
 #include "residency_worker.h"
 
 namespace stagehand::test {
@@ -69,36 +68,6 @@ void check_at_the_end(Stage& stage) {
     EXPECT_GE(stage.device().memory().headroom_bytes, stage.device().memory().budget_bytes / 16 * 15);
 }
 
-// A run that never met these events proves nothing about them.
-void check_counts(const ResidencyModel::Counts& counts) {
-    const std::pair<const char*, uint64_t> all[] = {{"records", counts.records},
-                                                    {"refused_asks", counts.refused_asks},
-                                                    {"short_grants", counts.short_grants},
-                                                    {"refused_grants", counts.refused_grants},
-                                                    {"primary", counts.primary},
-                                                    {"secondary", counts.secondary},
-                                                    {"refused_reservations", counts.refused_reservations},
-                                                    {"gave_way", counts.gave_way},
-                                                    {"guests", counts.guests},
-                                                    {"shrunk_guests", counts.shrunk_guests},
-                                                    {"refused_guests", counts.refused_guests},
-                                                    {"workspaces", counts.workspaces},
-                                                    {"lowered", counts.lowered},
-                                                    {"raised", counts.raised},
-                                                    {"refused_totals", counts.refused_totals},
-                                                    {"kept", counts.kept},
-                                                    {"kept_in_part", counts.kept_in_part},
-                                                    {"over_the_budget", counts.over_the_budget},
-                                                    {"redivided_by_use", counts.redivided_by_use},
-                                                    {"gave_up_under_reservation", counts.gave_up_under_reservation}};
-    for (const auto& [name, count] : all) {
-        testing::Test::RecordProperty(name, std::to_string(count));
-        if (scaled(100) / kSlowness >= 100) {
-            EXPECT_GT(count, 0u) << name;
-        }
-    }
-}
-
 TEST_P(Residency, is_what_the_words_say) {
     const Setting setting = GetParam();
     {
@@ -109,8 +78,6 @@ TEST_P(Residency, is_what_the_words_say) {
             check_at_rest(stage);
         }
         check_at_the_end(stage);
-        stage.finish();
-        if (!stage.failed()) check_counts(stage.model().counts());
     }
     EXPECT_TRUE(host::all_memory_statistics().empty());
 }

@@ -44,16 +44,9 @@ public:
     }
 
 private:
-    // A block that this thread protects, and what it had then.
     struct Protection {
         Party* party;
-        uint64_t generation;
-        size_t block;
         sh_scope* scope;
-        uint64_t resident, present;
-        bool all_ordered;
-        uint64_t orders, in_part;
-        uint64_t entry;  // of the log
     };
 
     size_t pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
@@ -121,41 +114,11 @@ private:
 
     void protect(Party& party) {
         for (size_t n = 1 + pick(3); n > 0; n--) {
-            const size_t block = 1 + pick(kBlocks - 1);
-            Protection protection{&party, party.generation, block, nullptr, 0, 0, false, 0, 0, 0};
-            const sh_block id = party.model->id(block);
+            const sh_block id = party.model->id(1 + pick(kBlocks - 1));
+            Protection protection{&party, nullptr};
             allow(sh_protect_blocks(party.model->runtime(), &id, 1, &protection.scope), {}, "protect");
-            measure(protection);
             protections_.push_back(protection);
         }
-    }
-
-    void measure(Protection& protection) {
-        protection.orders = protection.party->orders;
-        protection.in_part = protection.party->in_part;
-        protection.all_ordered =
-            protection.party->all_ordered && protection.party->model->stats().plans > protection.party->plans;
-        const sh_block_state state = protection.party->model->state(protection.block);
-        protection.resident = state.resident_bytes;
-        protection.present = state.present_bytes;
-        protection.entry = stage_.entries();
-    }
-
-    // The protected bytes of a block stay on the device.
-    void check(Protection& protection) {
-        Protection now = protection;
-        measure(now);
-        now.orders = protection.party->orders;
-        now.in_part = protection.party->in_part;
-        const bool less =
-            now.resident < protection.resident || (now.block >= kOrdered && now.present < protection.present);
-        if (less && protection.all_ordered && now.orders == protection.orders && now.in_part == protection.in_part)
-            ADD_FAILURE() << text_ << ": protected block " << now.block << " of " << now.party->name << " had "
-                          << protection.resident << " bytes resident and " << protection.present << " present, and has "
-                          << now.resident << " and " << now.present << ", entries " << protection.entry << " to "
-                          << now.entry << "\n"
-                          << stage_.last_entries(protection.party);
-        measure(protection);
     }
 
     void unprotect(Party& party) {
@@ -164,9 +127,8 @@ private:
     }
 
     void unprotect(size_t k) {
-        Protection protection = protections_[k];
+        const Protection protection = protections_[k];
         protections_.erase(protections_.begin() + static_cast<ptrdiff_t>(k));
-        if (protection.generation == protection.party->generation) check(protection);
         allow(sh_scope_end(protection.scope), {}, "unprotect");  // also if it went with its runtime
     }
 
@@ -246,20 +208,11 @@ private:
     void schedule(Party& party) {
         std::vector<size_t> order = pick(2) ? forward(kOrdered) : forward_backward(kOrdered);
         if (pick(2)) std::shuffle(order.begin(), order.end(), random_);
-        std::lock_guard ordering(party.ordering);
-        const bool all = pick(16) > 0;
-        if (!all) order = forward(kOrdered / 2 + pick(kOrdered / 2));
-        party.all_ordered = false;
-        party.orders++;
+        if (pick(16) == 0) order = forward(kOrdered / 2 + pick(kOrdered / 2));
         allow(party.model->schedule(order, pick(4) * 700), {}, "set_schedule");
-        party.plans = party.model->stats().plans;
-        party.all_ordered = all;
     }
 
     void inspect(Party& party) {
-        for (Protection& protection : protections_)
-            if (protection.party == &party && protection.generation == party.generation && pick(2))
-                return check(protection);
         if (pick(2)) {
             const sh_block_state state = party.model->state(pick(kBlocks));
             EXPECT_LE(state.present_bytes, state.bytes);

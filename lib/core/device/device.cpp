@@ -256,7 +256,7 @@ Status Device::set_budget(uint64_t bytes) {
         budget_bytes_ = bytes;
     }
     notice_free_memory(true);  // a higher ceiling promises no more memory than there is
-    arbiter_.press_all();
+    arbiter_.reclaimer().reclaim();
     return Status();
 }
 
@@ -304,7 +304,7 @@ Status Device::memory(sh_memory_info* out) {
     out->page_bytes = page_bytes();
     out->staging_bytes = staging_.bytes();
     out->pinned_bytes = staging_.pinned_bytes() + released_contents_.load(std::memory_order_relaxed);
-    const Arbiter::Figures figures = arbiter_.figures();
+    const Ledger::Figures figures = arbiter_.figures();
     out->reserved_bytes = figures.reserved * page_bytes();
     out->guest_bytes = figures.guests * page_bytes();
     out->protected_bytes = figures.kept * page_bytes();

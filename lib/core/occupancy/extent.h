@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,7 +78,9 @@ public:
     uint64_t bytes() const { return bytes_; }
     const Keeping& keeping() const { return keeping_; }
     std::vector<Handle>& handles() { return handles_; }
+    const std::vector<Handle>& handles() const { return handles_; }
     std::span<Page> pages() { return pages_; }
+    std::span<const Page> pages() const { return pages_; }
     std::span<Page> pages_of(const Handle& handle) { return pages().subspan(handle.first_page, handle.page_count); }
     // Takes memory for a handle, or maps what it still has.
     Status attach(Handle& handle);
@@ -113,8 +116,6 @@ public:
     uint64_t host_end() const { return headers_at_ + headers_bytes_; }
     // Where host memory has a packed page and its neighbours.
     codec::TilesApart tiles_at(const Page& first, uint64_t bytes) const;
-    // Writes contents that are away. Fails if part of them is on the device still. What is not kept is written as 0.
-    Status read(uint64_t offset, uint64_t bytes, void* out) const;
     // No copy may cross a multiple of this in host memory.
     static constexpr uint64_t kPieceBytes = transfer::GradualMemory::kPieceBytes;
 
@@ -135,7 +136,6 @@ private:
     void give_places();
     uint64_t bytes_of_places() const;
     void pack_as(uint32_t format);
-    void read_packed(const Page& page, uint64_t begin, uint64_t bytes, char* out) const;
     template <class Call>
     Status timed(uint64_t* total, Call&& call);
     bool maps_pages() const { return device_.maps_pages(); }
@@ -154,5 +154,7 @@ private:
     uint64_t headers_at_ = 0, headers_bytes_ = 0;  // of packed pages, behind all places
     uint32_t packs_as_ = 0;                        // SH_FORMAT_* in this cycle. 0: nothing is packed
 };
+
+using Extents = std::map<uint64_t, std::unique_ptr<Extent>>;  // by their addresses
 
 }  // namespace stagehand::core

@@ -1,94 +1,24 @@
-// Allocations, figures, and the end of a device. Pause and resume are in occupancy_cycle.cpp.
 #include "core/occupancy/occupancy.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <iterator>
-#include <utility>
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "base/size_text.h"
+#include "core/occupancy/comparison.h"
+#include "core/occupancy/contents_read.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
-namespace {
-
-constexpr uint64_t kLeastChunk = uint64_t(2) << 20;
-constexpr uint64_t kLargestChunk = uint64_t(512) << 20;
-constexpr uint64_t kSharers = 8;  // of a chunk at least, so that at most an eighth of it suits none of them
-constexpr uint64_t kAlignment = 512;
-constexpr uint64_t kLargestAllocation = uint64_t(1) << 56;  // sums of more overflow
-
-uint64_t whole(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// An element that can be put into the map without memory.
-template <class Map>
-typename Map::node_type spare_node() {
-    Map one;
-    one.try_emplace(0);
-    return one.extract(one.begin());
-}
-
-// Whether the memory counts for the size of chunks. Larger allocations never share.
-bool counts(const Extent& extent) { return extent.bytes() <= kLargestChunk / kSharers || extent.shared; }
-
-Alike& alike_of(Tag& tag, Keeping keeping) {
-    auto& alike = tag.alike[keeping.way_out.to_file ? 3 : static_cast<size_t>(keeping.way_out.leaving)];
-    return alike[keeping.constant][keeping.format];
-}
-
-Status unknown_tag(const std::string& name) {
-    return Status(SH_ERROR_NOT_FOUND, "there is no tag \"" + name + "\" on the device");
-}
-
-void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
-    to->allocations += from.allocations;
-    to->bytes += from.bytes;
-    to->device_bytes += from.device_bytes;
-    to->staged_bytes += from.staged_bytes;
-    to->host_bytes += from.host_bytes;
-    to->pinned_bytes += from.pinned_bytes;
-    to->cycles += from.cycles;
-    to->file_bytes += from.file_bytes;
-}
-
-sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
-    auto sum = sh_sized<sh_occupancy_info>();
-    if (!all.empty()) sum.state = all.front().state;
-    for (const sh_occupancy_info& info : all) {
-        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
-        add(info, &sum);
-    }
-    return sum;
-}
-
-}  // namespace
 
 Occupancy::Occupancy(std::shared_ptr<Device> device)
     : device_(std::move(device)),
-      accounts_(*device_),
-      passage_(*device_, [this](Extent& extent, uint64_t bytes) { note_arrived(extent, bytes); }),
-      runtimes_(device_->pausables()),
-      fill_(device_->backend()) {}
+      tags_(*device_),
+      passage_(*device_, [this](Extent& extent, uint64_t bytes) { tags_.note_arrived(extent, bytes); }),
+      memory_(*device_, tags_, passage_),
+      allocations_(*device_, tags_, memory_, passage_) {}
 
-Occupancy::~Occupancy() {
-    fill_.stop();
-    BackendDevice& backend = device_->backend();
-    const bool used = !extents_.empty() && backend.has_device_synchronize();
-    const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
-    retry_retired();
-    for (auto& [address, extent] : extents_) retired_.push_back(std::move(extent));  // there is room
-    if (ended.ok()) retry_retired();
-    if (!retired_.empty())
-        log_line(SH_LOG_WARNING, "closing the device did not free all memory of sh_alloc(): %s", ended.text());
-    // Work that may be under way goes on using the memory.
-    if (!ended.ok() || !passage_.settle().ok())
-        for (const auto& extent : retired_) extent->host().abandon();
-    accounts_.settle(totals_.held_bytes);
-    device_->note_pinned_contents(0);
-}
+Occupancy::~Occupancy() { memory_.fill().stop(); }
 
 // --- Turns ---
 
@@ -113,239 +43,273 @@ Occupancy::Turn::~Turn() {
     of_->working_.unlock();
 }
 
-// --- Allocations ---
-
-// Handles are no smaller than this, so that their number stays bounded.
-uint64_t Occupancy::least_chunk() const { return std::max(kLeastChunk, device_->backend().info().granularity_bytes); }
-
-// The driver takes as long for a small handle as for a large one. Chunks grow with the memory of those that may share
-// them, so that there are few, and at most a fifth is not used yet.
-uint64_t Occupancy::chunk_for(const Alike& alike) const {
-    return std::clamp(std::bit_floor(alike.bytes / 4 + 1), least_chunk(), std::max(least_chunk(), kLargestChunk));
-}
+// --- Memory ---
 
 Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping, uint64_t* out_address) {
     Turn turn;
     SH_TRY(turn.take(*this, false));
-    retry_retired();
+    allocations_.retry_retired();
     if (is_runtime_tag(name))
         return Status(SH_ERROR_INVALID_ARGUMENT, "options.tag \"" + name + "\" begins with \"" +
                                                      std::string(kRuntimeTagPrefix) + "\", which is for runtimes");
-    const bool known = tags_.count(name);
-    Tag* tag = nullptr;
-    {
-        std::lock_guard lock(mutex_);
-        tag = &tags_[name];
-        name.copy(tag->info.tag, sizeof tag->info.tag - 1);
-    }
-    if (tag->info.state != SH_OCCUPANCY_RUNNING)
+    bool is_new = false;
+    Tag& tag = tags_.get(name, &is_new);
+    if (tag.info.state != SH_OCCUPANCY_RUNNING)
         return Status(SH_ERROR_INVALID_STATE,
                       "the tag \"" + name +
-                          (tag->info.state == SH_OCCUPANCY_LOST ? "\" is lost: its memory can only be freed"
-                                                                : "\" is released: resume it before allocations"));
-    const Status status = no_throw([&] { return alloc_in(*tag, bytes, keeping, out_address); });
-    if (status.ok() || known) return status;
-    std::lock_guard lock(mutex_);
-    tags_.erase(name);
+                          (tag.info.state == SH_OCCUPANCY_LOST ? "\" is lost: its memory can only be freed"
+                                                               : "\" is released: resume it before allocations"));
+    const Status status = no_throw([&] { return allocations_.alloc(tag, bytes, keeping, out_address); });
+    if (!status.ok() && is_new) tags_.remove(name);
     return status;
 }
-
-Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
-    if (bytes > kLargestAllocation)
-        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
-    auto node = spare_node<Allocations>();
-    uint64_t address = 0;
-    const bool shares = bytes < least_chunk() || bytes <= chunk_for(alike_of(tag, keeping)) / kSharers;
-    if (shares)
-        SH_TRY(alloc_shared(tag, bytes, keeping, &address));
-    else
-        SH_TRY(alloc_alone(tag, bytes, keeping, &address));
-    Extent& extent = extent_of(address);
-    extent.allocations++;
-    extent.note_new_contents();
-    node.key() = address;
-    node.mapped() = {bytes};
-    allocations_.insert(std::move(node));
-    std::lock_guard lock(mutex_);
-    tag.info.allocations++;
-    tag.info.bytes += bytes;
-    *out_address = address;
-    return Status();
-}
-
-Status Occupancy::alloc_alone(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
-    Extent* extent = nullptr;
-    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), false, keeping, &extent));
-    *out_address = extent->address();
-    return Status();
-}
-
-// Without room for a chunk, the allocation has an extent of its own. If there is no room for that either, the budget is
-// asked only once: every question makes runtimes look for memory that they could give up.
-Status Occupancy::alloc_shared(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
-    FreeSpace& free = alike_of(tag, keeping).free;
-    const uint64_t taken = whole(bytes, kAlignment);
-    *out_address = free.take(taken);
-    if (*out_address) return Status();
-    const uint64_t least = whole(bytes, device_->backend().info().granularity_bytes);
-    SH_TRY(accounts_.claim(totals_.held_bytes + least));
-    if (!add_chunk(tag, std::max(least, least_chunk()), keeping).ok())
-        return alloc_alone(tag, bytes, keeping, out_address);
-    *out_address = free.take(taken);
-    return Status();
-}
-
-Status Occupancy::add_chunk(Tag& tag, uint64_t least, Keeping keeping) {
-    Alike& alike = alike_of(tag, keeping);
-    const uint64_t wanted = chunk_for(alike);
-    Extent* extent = nullptr;
-    Status status = add_extent(tag, wanted, true, keeping, &extent);
-    if (!status.ok() && wanted > least) status = add_extent(tag, least, true, keeping, &extent);
-    SH_TRY(status);
-    const Chunk chunk{extent->address(), extent->bytes()};
-    const Status given = no_throw([&] { return alike.free.give(chunk, chunk.address, chunk.bytes), Status(); });
-    if (!given.ok()) remove_extent(*extent);
-    return given;
-}
-
-Status Occupancy::add_extent(Tag& tag, uint64_t bytes, bool shared, Keeping keeping, Extent** out) {
-    auto node = spare_node<Extents>();
-    node.mapped() = std::make_unique<Extent>(device_->backend(), &totals_, bytes, keeping);
-    retired_.reserve(retired_.size() + extents_.size() + 1);  // so that retire() cannot fail
-    SH_TRY(accounts_.claim(totals_.held_bytes + bytes));
-    if (Status opened = no_throw([&] { return node.mapped()->open(); }); !opened.ok()) {
-        retire(std::move(node.mapped()));
-        return opened;
-    }
-    Extent& extent = *node.mapped();
-    extent.tag = &tag;
-    extent.shared = shared;
-    if (counts(extent)) alike_of(tag, keeping).bytes += bytes;
-    node.key() = extent.address();
-    extents_.insert(std::move(node));
-    std::lock_guard lock(mutex_);
-    tag.info.device_bytes += bytes;
-    *out = &extent;
-    return Status();
-}
-
-Extent& Occupancy::extent_of(uint64_t address) { return *std::prev(extents_.upper_bound(address))->second; }
 
 Status Occupancy::free(uint64_t address) {
     Turn turn;
     SH_TRY(turn.take(*this, false));
-    retry_retired();
-    const auto found = allocations_.find(address);
-    if (found == allocations_.end())
-        return Status(SH_ERROR_INVALID_ARGUMENT,
-                      "no allocation of sh_alloc() begins at address " + std::to_string(address));
-    Extent& extent = extent_of(address);
-    Tag& tag = *extent.tag;
-    BackendDevice& backend = device_->backend();
-    if (tag.info.state == SH_OCCUPANCY_RUNNING && backend.has_device_synchronize())
-        SH_TRY(backend.device_synchronize());
-    const uint64_t bytes = found->second.bytes;
-    FreeSpace& free = alike_of(tag, extent.keeping()).free;
-    const Chunk chunk{extent.address(), extent.bytes()};
-    if (extent.shared) free.give(chunk, address, whole(bytes, kAlignment));
-    allocations_.erase(found);
-    {
-        std::lock_guard lock(mutex_);
-        tag.info.allocations--;
-        tag.info.bytes -= bytes;
-    }
-    if (--extent.allocations) return Status();
-    if (extent.shared) free.remove(chunk);
-    remove_extent(extent);
+    allocations_.retry_retired();
+    return allocations_.free(address);
+}
+
+Status Occupancy::read(uint64_t address, uint64_t bytes, void* out) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    const Extent* extent = nullptr;
+    SH_TRY(allocations_.find(address, bytes, &extent));
+    if (device_->backend().has(SH_BACKEND_CONTENTLESS))
+        return Status(SH_ERROR_UNSUPPORTED, device_->name() + " has no contents");
+    const std::string tag = "\"" + std::string(extent->tag->info.tag) + "\"";
+    if (extent->tag->info.state != SH_OCCUPANCY_RELEASED)
+        return Status(SH_ERROR_INVALID_STATE, "the tag " + tag + " is not released");
+    if (extent->leaving == Leaving::drop)
+        return Status(SH_ERROR_NOT_FOUND, "the contents of the tag " + tag + " at this address were dropped");
+    return read_contents(*extent, address - extent->address(), bytes, out);
+}
+
+Status Occupancy::trim(uint64_t* out_bytes) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    allocations_.retry_retired();
+    SH_TRY(passage_.settle());
+    passage_.free_buffers();
+    *out_bytes = memory_.trim(allocations_.extents());
     return Status();
 }
 
-void Occupancy::remove_extent(Extent& extent) noexcept {
-    Extent* const one[] = {&extent};  // a vector could not be allocated
-    stop_preparing(one);
-    if (counts(extent)) alike_of(*extent.tag, extent.keeping()).bytes -= extent.bytes();
-    {
-        std::lock_guard lock(mutex_);
-        sh_occupancy_info& info = extent.tag->info;
-        info.device_bytes -= extent.device_bytes();
-        info.staged_bytes -= extent.staged_bytes();
-        info.host_bytes -= extent.host().bytes();
-        info.pinned_bytes -= extent.host().pinned_bytes();
-        info.file_bytes -= extent.file_bytes();
-        pinned_bytes_ -= extent.host().pinned_bytes();
-        device_->note_pinned_contents(pinned_bytes_);
-    }
-    retire(std::move(extents_.extract(extent.address()).mapped()));
-    go_on_preparing();
-}
-
-// Gives an extent back. An extent that the driver does not take is kept, and counted, until the driver does.
-void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
-    if (!let_go(*extent)) retired_.push_back(std::move(extent));
-    accounts_.settle(totals_.held_bytes);
-}
-
-bool Occupancy::let_go(Extent& extent) noexcept {
-    Status closed = passage_.settle();
-    if (closed.ok()) closed = extent.close();
-    if (!closed.ok()) log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
-    return closed.ok();
-}
-
-void Occupancy::retry_retired() noexcept {
-    if (retired_.empty()) return;
-    std::erase_if(retired_, [&](const std::unique_ptr<Extent>& extent) { return let_go(*extent); });
-    accounts_.settle(totals_.held_bytes);
-}
-
-// --- Figures ---
-
-Status Occupancy::info(const char* tag, sh_occupancy_info* out) const {
-    if (!tag) {
-        *out = sum_of(list());
-        return Status();
-    }
-    if (is_runtime_tag(tag)) return runtimes_.info(tag, out);
-    std::lock_guard lock(mutex_);
-    const auto found = tags_.find(tag);
-    if (found == tags_.end()) return unknown_tag(tag);
-    *out = found->second.info;
+Status Occupancy::add_callbacks(const OccupancyCallbacks& callbacks, uint64_t* out_id) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    *out_id = callbacks_.add(callbacks);
     return Status();
 }
 
-std::vector<sh_occupancy_info> Occupancy::list() const {
-    std::vector<sh_occupancy_info> all = runtimes_.infos();
-    std::lock_guard lock(mutex_);
-    for (const auto& [name, tag] : tags_) all.push_back(tag.info);
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::strcmp(a.tag, b.tag) < 0; });
-    return all;
+Status Occupancy::remove_callbacks(uint64_t id) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    callbacks_.remove(id);
+    return Status();
 }
 
-// Before publish() counts anew.
-void Occupancy::note_arrived(Extent& extent, uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    uint64_t& staged = extent.tag->info.staged_bytes;
-    staged -= std::min(staged, bytes);
+// --- Pause ---
+
+Status Occupancy::can_pause() const {
+    const BackendDevice& backend = device_->backend();
+    if (!backend.maps_pages())
+        return Status(SH_ERROR_UNSUPPORTED,
+                      device_->name() + " does not map memory by pages: memory cannot leave and keep its address");
+    if (!backend.has_device_synchronize())
+        return Status(SH_ERROR_UNSUPPORTED, "the backend of " + device_->name() +
+                                                " cannot wait for all work on the device: memory cannot be paused");
+    return Status();
 }
 
-// Counts anew what the tags hold.
-void Occupancy::publish() noexcept {
-    std::lock_guard lock(mutex_);
-    pinned_bytes_ = 0;
-    for (auto& [name, tag] : tags_) {
-        tag.info.device_bytes = tag.info.staged_bytes = 0;
-        tag.info.host_bytes = tag.info.pinned_bytes = tag.info.file_bytes = 0;
+// Adds to what the engine has named what no allocation has. Puts all in order, neighbours as one.
+void Occupancy::find_unused(PauseWishes* wishes) const {
+    std::vector<AddressRange>& ranges = wishes->unused;
+    allocations_.find_unused(&ranges);
+    std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    size_t kept = 0;
+    for (const AddressRange range : ranges) {
+        if (kept && ranges[kept - 1].end >= range.begin)
+            ranges[kept - 1].end = std::max(ranges[kept - 1].end, range.end);
+        else
+            ranges[kept++] = range;
     }
-    for (const auto& [address, extent] : extents_) {
-        sh_occupancy_info& info = extent->tag->info;
-        info.device_bytes += extent->device_bytes();
-        info.staged_bytes += extent->staged_bytes();
-        info.host_bytes += extent->host().bytes();
-        info.pinned_bytes += extent->host().pinned_bytes();
-        info.file_bytes += extent->file_bytes();
-        pinned_bytes_ += extent->host().pinned_bytes();
+    ranges.resize(kept);
+}
+
+Status Occupancy::prepare(const TagSelection& selection, PauseWishes wishes) {
+    Turn turn;
+    SH_TRY(turn.take(*this, selection.no_wait));
+    SH_TRY(can_pause());
+    find_unused(&wishes);
+    ChosenTags chosen;
+    SH_TRY(tags_.select(selection, SH_OCCUPANCY_RUNNING, &chosen));
+    SH_TRY(passage_.settle());
+    return memory_.prepare(allocations_.extents(), allocations_.extents_of(chosen.tags), wishes);
+}
+
+Status Occupancy::pause(const TagSelection& selection, PauseWishes wishes, sh_occupancy_change* out) {
+    Turn turn;
+    SH_TRY(turn.take(*this, selection.no_wait));
+    SH_TRY(can_pause());
+    allocations_.retry_retired();
+    find_unused(&wishes);
+    ChosenTags chosen;
+    SH_TRY(tags_.select(selection, SH_OCCUPANCY_RUNNING, &chosen));
+    const std::vector<const char*> names = chosen.names();
+    const uint64_t began = device_->backend().now_ns(), held = allocations_.totals().held_bytes;
+    const Carried before = passage_.carried();
+    SH_TRY(callbacks_.before_pause(names));
+    tags_.set_state(chosen, SH_OCCUPANCY_RELEASING);
+    Release made{wishes, CallTimes(device_->backend(), allocations_.totals(), passage_)};
+    const Status status = no_throw([&] { return release_all(chosen, &made); });
+    memory_.fill().stop();
+    allocations_.settle();
+    tags_.count(allocations_.extents());
+    memory_.go_on_preparing();
+    const bool lost = !made.released && status.code() == SH_ERROR_DEVICE_LOST;
+    tags_.set_state(chosen, made.released ? SH_OCCUPANCY_RELEASED : lost ? SH_OCCUPANCY_LOST : SH_OCCUPANCY_RUNNING);
+    if (!made.released) callbacks_.after_resume(names);
+    SH_TRY(status);
+    out->tag_count = chosen.count();
+    out->device_bytes = held - allocations_.totals().held_bytes + made.runtime_bytes;
+    out->unchanged_bytes = made.unchanged_bytes;
+    tell(false, names, began, before, made.times, out);
+    log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are kept, %s of them from before",
+             device_->name().c_str(), size_text(out->device_bytes).c_str(),
+             size_text(out->copied_bytes + out->unchanged_bytes).c_str(), size_text(out->unchanged_bytes).c_str());
+    return Status();
+}
+
+// Fills in what was carried and the time, and writes the trace and the times. The trace leaves out a call that changes
+// no tag.
+void Occupancy::tell(bool resumes, const std::vector<const char*>& tags, uint64_t began, const Carried& before,
+                     const CallTimes& times, sh_occupancy_change* out) const {
+    const Carried& now = passage_.carried();
+    out->copied_bytes = now.bytes - before.bytes;
+    out->packed_bytes = now.packed - before.packed;
+    out->ns = device_->backend().now_ns() - began;
+    if (!tags.empty())
+        telemetry::trace_occupancy(device_->name().c_str(),
+                                   {resumes, tags, began, began + out->ns, out->device_bytes, out->copied_bytes});
+    times.log(device_->name(), resumes ? "sh_resume()" : "sh_pause()", out->ns);
+}
+
+// Runtimes come first: a view that is held refuses the pause, and their dirty blocks may go to memory of sh_alloc().
+Status Occupancy::release_all(const ChosenTags& chosen, Release* made) {
+    SH_TRY(passage_.open());
+    SH_TRY(passage_.settle());
+    SH_TRY(made->times.for_earlier_work([&] { return device_->backend().device_synchronize(); }));
+    const std::vector<Extent*> extents = allocations_.extents_of(chosen.tags);
+    RuntimeTags::Change runtimes(device_->pausables());
+    SH_TRY(runtimes.release(chosen.runtimes));
+    Status status = no_throw([&] { return release(extents, made); });
+    if (made->released) {
+        made->runtime_bytes = runtimes.bytes();
+    } else if (const Status back = runtimes.undo_release(); !back.ok()) {
+        return status.within(back.text());
     }
-    device_->note_pinned_contents(pinned_bytes_);
+    return status;
+}
+
+Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
+    const PauseWishes& wishes = made->wishes;
+    std::vector<Extent*> staged, taken;
+    for (Extent* const extent : extents) {
+        extent->leaving = wishes.way_of(*extent).leaving;
+        if (extent->leaving == Leaving::stage) staged.push_back(extent);
+    }
+    memory_.stop_preparing(extents);
+    Status status =
+        made->times.for_host_memory([&] { return memory_.reserve(allocations_.extents(), staged, wishes, &taken); });
+    if (status.ok()) {
+        made->unchanged_bytes = made->times.for_comparison(
+            [&] { return choose_copies(device_->backend(), extents, wishes.copy_all, passage_.stream_to_host()); });
+        // Not before: the system holds up what the comparison asks the driver for while memory becomes present.
+        status = made->times.for_host_memory([&] { return memory_.begin_fill(staged); });
+    }
+    if (!status.ok()) {
+        for (Extent* const extent : taken) extent->drop_host_memory();
+        return status;
+    }
+    const Status left = passage_.leave(extents, memory_.fill());
+    memory_.fill().stop();
+    if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
+        if (passage_.is_settled())
+            for (Extent* const extent : taken) extent->drop_host_memory();
+        return left.within("the tags run");
+    }
+    made->released = true;
+    const Status lost = lose(extents);
+    if (!left.ok())
+        return left.within("the tags are released with their contents, because they could not come back either");
+    return lost.within("the tags are released, but part of their memory stays on the device");
+}
+
+// There is no way back any more: what is not staged is lost.
+Status Occupancy::lose(const std::vector<Extent*>& extents) {
+    Status status;
+    for (Extent* const extent : extents) {
+        if (extent->leaving == Leaving::stage) continue;
+        extent->note_new_contents();
+        for (Handle& handle : extent->handles()) {
+            handle.filled = false;
+            if (const Status detached = extent->detach(handle); status.ok()) status = detached;
+        }
+    }
+    return status;
+}
+
+// --- Resume ---
+
+Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out) {
+    Turn turn;
+    SH_TRY(turn.take(*this, selection.no_wait));
+    allocations_.retry_retired();
+    ChosenTags chosen;
+    SH_TRY(tags_.select(selection, SH_OCCUPANCY_RELEASED, &chosen));
+    const std::vector<const char*> names = chosen.names();
+    const uint64_t began = device_->backend().now_ns(), held = allocations_.totals().held_bytes;
+    const Carried before = passage_.carried();
+    tags_.set_state(chosen, SH_OCCUPANCY_RESUMING);
+    const CallTimes times(device_->backend(), allocations_.totals(), passage_);
+    uint64_t runtime_bytes = 0;
+    const Status status =
+        device_->retry_after_loans([&] { return no_throw([&] { return bring_back(chosen, &runtime_bytes); }); });
+    if (!status.ok()) allocations_.settle();
+    tags_.count(allocations_.extents());
+    tags_.set_state(chosen, status.ok() ? SH_OCCUPANCY_RUNNING : SH_OCCUPANCY_RELEASED);
+    SH_TRY(status);
+    tags_.note_cycle(chosen);
+    callbacks_.after_resume(names);
+    out->tag_count = chosen.count();
+    out->device_bytes = allocations_.totals().held_bytes - held + runtime_bytes;
+    out->unchanged_bytes = 0;
+    tell(true, names, began, before, times, out);
+    log_line(SH_LOG_INFO, "%s: %s were taken, %s of contents came back", device_->name().c_str(),
+             size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());
+    return Status();
+}
+
+// Runtimes take their memory beside what is claimed for the rest, and load nothing before the rest is there: it may
+// have their sources.
+Status Occupancy::bring_back(const ChosenTags& chosen, uint64_t* out_runtime_bytes) {
+    SH_TRY(passage_.settle());
+    const std::vector<Extent*> extents = allocations_.extents_of(chosen.tags);
+    uint64_t missing = 0;
+    for (const Extent* const extent : extents) missing += extent->missing_bytes();
+    if (missing) SH_TRY(allocations_.claim(missing));
+    RuntimeTags::Change runtimes(device_->pausables());
+    SH_TRY(runtimes.take(chosen.runtimes));
+    const Status status = no_throw([&] { return passage_.come_back(extents); });
+    if (!status.ok()) {
+        runtimes.undo_take();
+        return status;
+    }
+    runtimes.run();
+    *out_runtime_bytes = runtimes.bytes();
+    return status;
 }
 
 }  // namespace stagehand::core

@@ -115,7 +115,7 @@ void PlanFigures::stats(sh_runtime_stats* out) const {
     out->ring_bytes = uint64_t(result.ring_pages) * share_.page_bytes();
     out->unordered_bytes = result.unordered_pages * share_.page_bytes();
     out->held_bytes = memory_.placement.pages() * share_.page_bytes();
-    const Arbiter::Standing standing = share_.standing();
+    const Standing standing = share_.standing();
     out->share_bytes = standing.share * share_.page_bytes();
     out->protected_bytes = standing.kept * share_.page_bytes();
     out->reserved_bytes = standing.reserved * share_.page_bytes();

@@ -123,7 +123,7 @@ Status Residency::guest_begin(const sh_guest_options& options, Lock& lock) {
 // The grant holds even if other runtimes lack the memory to give up theirs at once. They give it up when they are asked
 // again.
 void Residency::try_to_make_room() noexcept {
-    (void)no_throw([&] { return share_.arbiter().make_room(share_.tenant), Status(); }).ok();
+    (void)no_throw([&] { return share_.arbiter().reclaimer().make_room(share_.tenant), Status(); }).ok();
 }
 
 // Waits until other runtimes have given up what this runtime was promised.
@@ -133,7 +133,7 @@ Status Residency::wait_for_room(uint64_t wait_ns, Lock& lock) {
         Status room;
         SH_TRY(without_mutex(lock, [&] {
             share_.device->notice_free_memory(true);
-            share_.arbiter().make_room(share_.tenant);
+            share_.arbiter().reclaimer().make_room(share_.tenant);
             room = share_.arbiter().check_room(share_.tenant);
             return Status();
         }));
@@ -159,7 +159,7 @@ Status Residency::leave_if_due(Lock& lock) {
     SH_TRY(shrink_to(0, lock));
     // Another call may have come in between, or other runtimes may have the pages that this one needs beside its
     // reservation. Then it gives the rest back at its next edge.
-    const Arbiter::Standing standing = share_.standing();
+    const Standing standing = share_.standing();
     leaving_ = memory_.placement.pages() > std::max({standing.kept, standing.reserved, plan_.result().least_pages});
     return Status();
 }
@@ -168,7 +168,7 @@ Status Residency::leave_if_due(Lock& lock) {
 // more.
 Status Residency::shrink_to(uint64_t pages, Lock& lock) {
     const auto certain = [&] {
-        const Arbiter::Standing standing = share_.standing();
+        const Standing standing = share_.standing();
         return std::max(standing.kept, standing.reserved);
     };
     uint64_t target = std::max(pages, certain());
@@ -205,7 +205,7 @@ void Residency::take_share(Lock& lock) {
     Status status = leaving_ ? leave_if_due(lock) : plan_.exists() ? plan_.change(lock, false) : Status();
     // The runtime may need more by now than its share. Then it gives all its memory back, so that it holds none that
     // belongs to others.
-    const Arbiter::Standing standing = share_.standing();
+    const Standing standing = share_.standing();
     const bool owes = standing.granted > standing.share && (!plan_.exists() || status.code() == SH_ERROR_BUDGET);
     if (owes && gate_.is_idle() && !graphs_.hold_the_plan()) status = shrink_to(0, lock);
     if (!status.ok())

@@ -17,7 +17,7 @@ struct Share {
 
     BackendDevice& backend() const { return device->backend(); }
     Arbiter& arbiter() const { return device->arbiter(); }
-    Arbiter::Standing standing() const { return arbiter().standing(tenant); }
+    Standing standing() const { return arbiter().standing(tenant); }
     uint64_t page_bytes() const { return device->page_bytes(); }
     // The pages that the runtime may have beside those that it holds.
     uint64_t pages_beside(uint64_t held) const { return max_pages - std::min(max_pages, held); }

@@ -131,21 +131,14 @@ TEST_F(OccupancyCore, AFailedPauseLeavesNoCopyToCompareWith) {
     EXPECT_EQ(byte(), 7);
 }
 
-TEST_F(OccupancyCore, ASmallAllocationWithoutRoomAsksOnlyOnce) {
+TEST_F(OccupancyCore, ASmallAllocationWithoutRoomIsRefusedUntilThereIsSome) {
     open();
     uint64_t address = 0;
     ASSERT_TRUE(occupancy_->alloc(4 * kMiB, "large", {}, &address).ok());
-    size_t questions = 0;
-    device_->arbiter().set_journal(
-        [&](const core::Arbiter::Entry& entry, std::span<const core::Arbiter::Standing>, const auto&) {
-            questions += entry.needs && entry.needs->least_pages > 4 * kMiB / kPage;
-        });
     uint64_t small = 0;
     EXPECT_EQ(occupancy_->alloc(1000, "small", {}, &small).code(), SH_ERROR_BUDGET);
-    EXPECT_EQ(questions, 1u);
     EXPECT_TRUE(occupancy_->free(address).ok());
     EXPECT_TRUE(occupancy_->alloc(1000, "small", {}, &small).ok());
-    device_->arbiter().set_journal(nullptr);
 }
 
 }  // namespace
