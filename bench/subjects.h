@@ -34,7 +34,9 @@ inline sh_device* open(const std::string& name, uint64_t budget, const std::stri
     options.page_bytes = on_host(name) ? 64 << 10 : 2 << 20;
     const std::string backend = "bandwidth=1GB/s;capacity=" + std::to_string(2 * budget);
     if (on_host(name)) options.backend_options = backend.c_str();
-    options.helpers = helpers.empty() ? nullptr : helpers.c_str();
+    sh_helper_options others = SH_HELPER_OPTIONS_INIT;
+    others.devices = helpers.c_str();
+    options.helpers = &others;
     sh_device* device = nullptr;
     CHECK(sh_device_open(name.c_str(), &options, &device));
     return device;
@@ -53,7 +55,7 @@ inline double raw_speed(const std::vector<std::string>& names, const char* memor
     std::vector<Target> targets(names.size());
     for (size_t i = 0; i < names.size(); i++) {
         Target& target = targets[i];
-        CHECK_STATUS(stagehand::core::Device::open(names[i].c_str(), SH_DEVICE_OPTIONS_INIT, &target.device));
+        CHECK_STATUS(stagehand::core::Device::open(names[i].c_str(), {}, &target.device));
         target.to = std::make_unique<stagehand::core::PoolMemory>(target.device->backend(), target.device->pool());
         CHECK_STATUS(target.to->take(piece / target.device->page_bytes()));
         for (sh_stream* const stream : {&target.stream, &target.back})

@@ -45,7 +45,9 @@ Device open_device(const DeviceRequest& request) {
     options.page_bytes = request.page_bytes;
     options.link_bytes_per_second = request.link_bytes_per_second;
     options.backend_options = request.backend_options.empty() ? nullptr : request.backend_options.c_str();
-    options.helpers = request.helpers.empty() ? nullptr : request.helpers.c_str();
+    sh_helper_options helpers = SH_HELPER_OPTIONS_INIT;
+    helpers.devices = request.helpers.c_str();
+    options.helpers = &helpers;
     sh_device* device = nullptr;
     const sh_status status = sh_device_open(request.name.c_str(), &options, &device);
     if (status < 0) {

@@ -13,8 +13,9 @@ import sys
 HEADERS = [
     "version",
     "base",
-    "device",
     "host",
+    "helpers",
+    "device",
     "source",
     "contents",
     "runtime",

@@ -5,47 +5,17 @@
 #define STAGEHAND_DEVICE_H
 
 #include "base.h"
+#include "helpers.h"
+#include "host.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/**
- * Returns host memory of `bytes` bytes. `bytes` and the address are multiples of the system's page size. The library
- * pins the memory, unless SH_HOST_PINNED is set. The function returns NULL if the engine has no such memory. The
- * library then tries a smaller size for staging buffers, and other calls return SH_ERROR_OUT_OF_HOST_MEMORY. A call
- * returns SH_ERROR_CALLBACK if the address is not a multiple of the page size.
- *
- * The library calls the function on any thread, on several threads at once, and while it holds locks. The function must
- * not call the library, and must not wait for a lock that another thread holds during a call of the library.
- */
-typedef void* (*sh_host_alloc_fn)(uint64_t bytes, void* user_data);
-/**
- * Takes back memory that sh_host_alloc_fn returned. `bytes` is the size of that allocation. The rules of
- * sh_host_alloc_fn apply. The library does not return memory that the driver does not unpin, or that the device may
- * still use.
- */
-typedef void (*sh_host_free_fn)(void* memory, uint64_t bytes, void* user_data);
-
-enum {
-    /** The library maps host memory with small pages. The library asks for huge pages if the flag is not set. */
-    SH_HOST_SMALL_PAGES = 1,
-    /** The memory of `host_alloc` is pinned for this device, each allocation by one registration. The library neither
-        pins nor checks the memory. */
-    SH_HOST_PINNED = 2
-};
-enum {
-    /** The device's link may bring weights of others of its backend: see sh_device_options.helpers. @experimental */
-    SH_HELPS_OTHERS = 1
-};
-/** Host memory comes from any NUMA node. */
-#define SH_HOST_NODE_ANY 0xffffffff
-
 /** How sh_device_open() opens a device. */
 typedef struct sh_device_options {
     uint32_t struct_size;
-    /** Worker threads that read unpinned sources, at most 64. 0: 2 to 12 threads, by the number of cores. */
-    uint32_t staging_threads;
+    uint32_t reserved; /**< 0. */
     /** The most device memory that the library holds, in bytes, cut to whole pages. 0: the free memory less
         margin_bytes. The budget may be larger than the device, up to UINT64_MAX. Plans then use the free memory less a
         reserve, which is a twentieth of the device and at most 512 MiB. */
@@ -59,28 +29,10 @@ typedef struct sh_device_options {
         plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
         own link: plans add the speed of others that bring weights. */
     uint64_t link_bytes_per_second;
-    /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
-        and by the number of worker threads. */
-    uint64_t staging_bytes;
     /** Options of the backend, "key=value;key=value". NULL: none. docs/environment.md lists them. */
     const char* backend_options;
     /** Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin. */
     const char* backend_path;
-    /** Processors that the staging threads run on, such as "0-7,16". The library logs a warning if the process may use
-        none of them. The default of staging_threads does not follow the list. NULL: the processors of the thread that
-        needs the first staging buffer. \since 0.2 */
-    const char* staging_cpus;
-    /** 1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
-        backend knows it. At most 1,024. The value is only advice to the system. The value has no effect if a tool such
-        as numactl has chosen nodes, and none on memory of host_alloc. \since 0.2 */
-    uint32_t host_node;
-    uint32_t host_flags; /**< SH_HOST_* \since 0.2 */
-    /** The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
-        pool of spilled tensors, contents of released memory, copies of SH_BLOCK_PACK. The functions and host_user_data
-        must stay valid until the device has closed: see sh_device_close(). NULL: the library maps memory. \since 0.2 */
-    sh_host_alloc_fn host_alloc;
-    sh_host_free_fn host_free; /**< Required if host_alloc is set, or else NULL. \since 0.2 */
-    void* host_user_data;      /**< Passed to host_alloc and host_free. \since 0.2 */
     /** Device memory that the engine lends to the library, which then takes none from the driver. The address is a
         multiple of 256. The memory must belong to this device, which the library does not check, and the engine's
         earlier work on it must have ended. The memory must stay valid, and the engine must not use it otherwise, until
@@ -89,33 +41,13 @@ typedef struct sh_device_options {
         sh_pause() returns SH_ERROR_UNSUPPORTED. Backends that always take memory in pages, such as sim, return
         SH_ERROR_UNSUPPORTED. NULL: none. \since 0.2 */
     void* device_memory;
-    uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
-    /** Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
-        "auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created. That call
-        opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
-        later opening cannot change its budget or flags.
-
-        Each runtime takes a sixteenth of such a device's budget, at most 48 MiB rounded up to whole pages, while it
-        streams. A device with a budget of less than 96 MiB brings nothing, and one that has begun copies of its own to
-        itself within the last tenth of a second is left alone. One that cannot be opened, has no memory to spare or
-        fails is left out, and the log has the reason. A runtime does not try again to open one.
-
-        Weights that a device was bringing when it failed may have been wrong. They are loaded again, and the next call
-        on the runtime that may return SH_ERROR_BACKEND does so once. Results since sh_runtime_synchronize() last
-        returned SH_OK may be wrong then: release all views, and give these results up (docs/concepts.md). A device that
-        has failed, and does not say so, may also read memory of sources after they are replaced or unregistered. The
-        library then keeps its own copies for good.
-
-        Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
-        of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
-        device's own link. The text is copied. NULL, "": none. @experimental \since 0.2 */
-    const char* helpers;
-    uint32_t device_flags; /**< SH_HELPS_OTHERS or 0. @experimental \since 0.2 */
-    uint32_t reserved;     /**< 0. \since 0.2 */
+    uint64_t device_memory_bytes;     /**< Size of device_memory. \since 0.2 */
+    const sh_host_options* host;      /**< Host memory of the library. NULL: defaults. \since 0.2 */
+    const sh_helper_options* helpers; /**< Other devices that bring weights. NULL: none. @experimental \since 0.2 */
 } sh_device_options;
 
 #define SH_DEVICE_OPTIONS_INIT \
-    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Fills `options` with SH_DEVICE_OPTIONS_INIT. The other sh_..._init() do the same for their structs. These functions
@@ -131,9 +63,8 @@ static inline void sh_device_options_init(sh_device_options* options) {
  * "auto" is the first GPU that works, or the host if no GPU works.
  *
  * The call returns the same handle again, and counts it, if the device is open in this process already. All openings
- * share one budget. The budget, the page size and `helpers` must then be 0, or equal to those in force, and
- * `device_flags` must not have flags that are not in force. The other options of a later opening are checked for their
- * ranges and have no effect.
+ * share one budget. The budget, the page size and the helpers must then be 0, or equal to those in force. The other
+ * options of a later opening are checked for their ranges and have no effect.
  *
  * @param options    NULL: defaults.
  * @param out_device The caller owns one reference on success, and returns it with sh_device_close().
@@ -241,7 +172,7 @@ typedef struct sh_device_caps {
     uint64_t staging_piece_bytes; /**< Size of the pieces in which bytes of unpinned sources move. */
     uint32_t staging_threads;     /**< Worker threads in use. */
     uint32_t reserved;
-    /** 1 + the NUMA node that host memory comes from: the one of sh_device_options.host_node, else the node closest to
+    /** 1 + the NUMA node that host memory comes from: the one of sh_host_options.node, else the node closest to
         the device. 0: not known. \since 0.2 */
     uint64_t host_node;
     /** Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. \since 0.2 */

@@ -50,7 +50,7 @@ static inline void sh_runtime_options_init(sh_runtime_options* options) {
  * @param out_runtime The caller owns the runtime on success and destroys it with sh_runtime_destroy().
  * @retval SH_OK            The runtime exists.
  * @retval SH_ERROR_BACKEND The driver failed.
- * @blocks Never, unless other devices bring weights (sh_device_options). Then while it opens them and measures their
+ * @blocks Never, unless other devices bring weights (helpers.h). Then while it opens them and measures their
  *         links.
  * \since 0.1
  */

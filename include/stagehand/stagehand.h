@@ -11,6 +11,7 @@
 #include "control.h"
 #include "device.h"
 #include "graph.h"
+#include "helpers.h"
 #include "host.h"
 #include "occupancy.h"
 #include "parts.h"

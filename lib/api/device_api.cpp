@@ -52,8 +52,10 @@ sh_status sh_device_open(const char* name, const sh_device_options* options, sh_
     return guarded([&] {
         if (!name) return missing("name");
         if (!out_device) return missing("out_device");
-        sh_device_options wanted;
-        SH_TRY(take_options(options, "options", &wanted));
+        core::DeviceOptions wanted;
+        SH_TRY(take_options(options, "options", &wanted.device));
+        SH_TRY(take_options(wanted.device.host, "options.host", &wanted.host));
+        SH_TRY(take_options(wanted.device.helpers, "options.helpers", &wanted.helpers));
         telemetry::trace_start_from_environment();
         monitor_start_from_environment();
         std::lock_guard opens(opening());

@@ -20,7 +20,11 @@ namespace stagehand::api {
 template <class Struct>
 inline constexpr size_t kFirstSize = 0;
 template <>
-inline constexpr size_t kFirstSize<sh_device_options> = 64;
+inline constexpr size_t kFirstSize<sh_device_options> = 88;
+template <>
+inline constexpr size_t kFirstSize<sh_host_options> = 56;
+template <>
+inline constexpr size_t kFirstSize<sh_helper_options> = 16;
 template <>
 inline constexpr size_t kFirstSize<sh_memory_info> = 104;
 template <>

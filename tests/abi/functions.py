@@ -13,7 +13,7 @@ from interface import Interface
 # In the order in which an engine meets them.
 HEADERS = [
     *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming"),
-    *("residency", "graph", "spill", "activations", "occupancy", "control", "telemetry"),
+    *("residency", "graph", "spill", "activations", "occupancy", "helpers", "control", "telemetry"),
 ]
 # base.h says of these that any call may return them.
 ANY_CALL = {"SH_ERROR_INVALID_STRUCT", "SH_ERROR_FORKED", "SH_ERROR_OUT_OF_HOST_MEMORY", "SH_ERROR_INTERNAL"}

@@ -73,12 +73,17 @@ static sh_device* open_device(void) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = 14 * PAGE;
     options.page_bytes = PAGE;
-    options.staging_threads = 2;
+    sh_host_options host = SH_HOST_OPTIONS_INIT;
+    host.staging_threads = 2;
+    INPUT(sh_host_options, given_host, host);
+    options.host = given_host;
     INPUT(sh_device_options, given, options);
     sh_device* device = NULL;
     CHECK(sh_device_open("host", given, &device) == SH_OK);
     INTACT(given, 1);
+    INTACT(given_host, 1);
     free(given);
+    free(given_host);
 
     sh_memory_info* const memory = NEW(sh_memory_info, 1);
     CHECK(sh_device_get_memory(device, memory) == SH_OK);

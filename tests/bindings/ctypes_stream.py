@@ -19,14 +19,31 @@ FILL = c.CFUNCTYPE(i32, c.c_void_p, u64, u64, c.c_void_p)
 class DeviceOptions(c.Structure):
     _fields_ = [
         ("struct_size", u32),
-        ("staging_threads", u32),
+        ("reserved", u32),
         ("budget_bytes", u64),
         ("margin_bytes", u64),
         ("page_bytes", u64),
         ("link_bytes_per_second", u64),
-        ("staging_bytes", u64),
         ("backend_options", c.c_char_p),
         ("backend_path", c.c_char_p),
+        ("device_memory", c.c_void_p),
+        ("device_memory_bytes", u64),
+        ("host", c.c_void_p),
+        ("helpers", c.c_void_p),
+    ]
+
+
+class HostOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", u32),
+        ("flags", u32),
+        ("node", u32),
+        ("staging_threads", u32),
+        ("staging_bytes", u64),
+        ("staging_cpus", c.c_char_p),
+        ("alloc", c.c_void_p),
+        ("free", c.c_void_p),
+        ("user_data", c.c_void_p),
     ]
 
 

@@ -14,7 +14,17 @@ import tempfile
 import threading
 import time
 
-from ctypes_stream import INVALID_STATE, SOURCE_POINTER, STREAM_HOST, BlockDesc, DeviceOptions, Library, Segment, View
+from ctypes_stream import (
+    INVALID_STATE,
+    SOURCE_POINTER,
+    STREAM_HOST,
+    BlockDesc,
+    DeviceOptions,
+    HostOptions,
+    Library,
+    Segment,
+    View,
+)
 
 WARM_UP, ROUNDS = 30, 300
 M_ARENA_MAX = -8  # of mallopt()
@@ -39,7 +49,10 @@ def mapped_bytes():
 
 def open_device(library):
     options, device = library.new(DeviceOptions), ctypes.c_void_p()
-    options.page_bytes, options.budget_bytes, options.staging_threads = 4096, 64 << 10, 2
+    options.page_bytes, options.budget_bytes = 4096, 64 << 10
+    host = library.new(HostOptions)
+    host.staging_threads = 2
+    options.host = ctypes.addressof(host)
     library.expect(library.sh_device_open(b"host", options, ctypes.byref(device)))
     return device
 

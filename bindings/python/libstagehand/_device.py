@@ -55,19 +55,20 @@ class Device(Occupied, Owned):
         options.margin_bytes = margin_bytes
         options.page_bytes = page_bytes
         options.link_bytes_per_second = link_bytes_per_second
-        options.staging_bytes = staging_bytes
-        options.staging_threads = staging_threads
+        options.host = host = struct("host_options")
+        host.staging_bytes = staging_bytes
+        host.staging_threads = staging_threads
         if host_node is not None:
-            options.host_node = lib.SH_HOST_NODE_ANY if host_node == -1 else host_node + 1
-        options.host_flags = lib.SH_HOST_SMALL_PAGES if small_host_pages else 0
+            host.node = lib.SH_HOST_NODE_ANY if host_node == -1 else host_node + 1
+        host.flags = lib.SH_HOST_SMALL_PAGES if small_host_pages else 0
         if device_memory is not None:
             address, options.device_memory_bytes = device_memory
             options.device_memory = ffi.cast("void *", address)
-        options.device_flags = lib.SH_HELPS_OTHERS if helps else 0
-        named = text(helpers if helpers is None or isinstance(helpers, str) else ",".join(helpers))
-        options.helpers = named
+        options.helpers = others = struct("helper_options")
+        others.flags = lib.SH_HELPS_OTHERS if helps else 0
+        others.devices = named = text(helpers if helpers is None or isinstance(helpers, str) else ",".join(helpers))
         texts = text(backend_options), text(backend_path), text(staging_cpus)
-        options.backend_options, options.backend_path, options.staging_cpus = texts
+        options.backend_options, options.backend_path, host.staging_cpus = texts
         called = text(name)
         try:
             handle = made("sh_device **", lambda out: lib.sh_device_open(called, options, out), lib.sh_device_close)

@@ -54,37 +54,58 @@ enum { SH_LOG_ERROR = 1, SH_LOG_WARNING = 2, SH_LOG_INFO = 3, SH_LOG_DEBUG = 4 }
 typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
 sh_status sh_set_log(int32_t level, sh_log_fn log, void* user_data);
 
-/* device.h */
+/* host.h */
 typedef void* (*sh_host_alloc_fn)(uint64_t bytes, void* user_data);
 typedef void (*sh_host_free_fn)(void* memory, uint64_t bytes, void* user_data);
 enum {
     SH_HOST_SMALL_PAGES = 1,
     SH_HOST_PINNED = 2
 };
+typedef struct sh_host_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint32_t node;
+    uint32_t staging_threads;
+    uint64_t staging_bytes;
+    const char* staging_cpus;
+    sh_host_alloc_fn alloc;
+    sh_host_free_fn free;
+    void* user_data;
+} sh_host_options;
+sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory,
+                                             uint32_t* out_pinned);
+sh_status sh_host_free(sh_device* device, void* memory);
+sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
+void sh_stream_destroy(sh_device* device, sh_stream stream);
+sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
+typedef void (*sh_stream_fn)(void* user_data);
+sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
+                                                int64_t busy_ns);
+
+/* helpers.h */
 enum {
     SH_HELPS_OTHERS = 1
 };
+typedef struct sh_helper_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    const char* devices;
+} sh_helper_options;
+
+/* device.h */
 typedef struct sh_device_options {
     uint32_t struct_size;
-    uint32_t staging_threads;
+    uint32_t reserved;
     uint64_t budget_bytes;
     uint64_t margin_bytes;
     uint64_t page_bytes;
     uint64_t link_bytes_per_second;
-    uint64_t staging_bytes;
     const char* backend_options;
     const char* backend_path;
-    const char* staging_cpus;
-    uint32_t host_node;
-    uint32_t host_flags;
-    sh_host_alloc_fn host_alloc;
-    sh_host_free_fn host_free;
-    void* host_user_data;
     void* device_memory;
     uint64_t device_memory_bytes;
-    const char* helpers;
-    uint32_t device_flags;
-    uint32_t reserved;
+    const sh_host_options* host;
+    const sh_helper_options* helpers;
 } sh_device_options;
 sh_status sh_device_open(const char* name, const sh_device_options* options,
                                               sh_device** out_device);
@@ -142,17 +163,6 @@ typedef struct sh_backend_info {
     char reason[512];
 } sh_backend_info;
 sh_status sh_backend_list(sh_backend_info* infos, uint64_t capacity, uint64_t* out_count);
-
-/* host.h */
-sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory,
-                                             uint32_t* out_pinned);
-sh_status sh_host_free(sh_device* device, void* memory);
-sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
-void sh_stream_destroy(sh_device* device, sh_stream stream);
-sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
-typedef void (*sh_stream_fn)(void* user_data);
-sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
-                                                int64_t busy_ns);
 
 /* source.h */
 enum {

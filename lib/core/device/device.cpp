@@ -76,27 +76,28 @@ std::string without_page_mapping(const char* backend_options) {
     return given.empty() ? "map_pages=0" : given + ";map_pages=0";
 }
 
-HostPolicy host_policy(const sh_device_options& options) {
+HostPolicy host_policy(const sh_host_options& options) {
     HostPolicy policy;
-    policy.allocate = options.host_alloc;
-    policy.free = options.host_free;
-    policy.user_data = options.host_user_data;
+    policy.allocate = options.alloc;
+    policy.free = options.free;
+    policy.user_data = options.user_data;
     if (options.staging_cpus) policy.processors = platform::parse_processors(options.staging_cpus);
-    policy.is_pinned = (options.host_flags & SH_HOST_PINNED) != 0;
-    policy.huge_pages = !(options.host_flags & SH_HOST_SMALL_PAGES);
-    policy.chooses_node = options.host_node != SH_HOST_NODE_ANY;
+    policy.is_pinned = (options.flags & SH_HOST_PINNED) != 0;
+    policy.huge_pages = !(options.flags & SH_HOST_SMALL_PAGES);
+    policy.chooses_node = options.node != SH_HOST_NODE_ANY;
     return policy;
 }
 
-transfer::StagingOptions staging_options(const sh_device_options& options) {
+transfer::StagingOptions staging_options(const sh_host_options& options) {
     transfer::StagingOptions staging;
     staging.bytes = options.staging_bytes;
     staging.threads = options.staging_threads;
     return staging;
 }
 
-Status open_backend(const std::string& name, uint32_t index, const sh_device_options& options,
+Status open_backend(const std::string& name, uint32_t index, const DeviceOptions& all,
                     std::unique_ptr<BackendDevice>* out) {
+    const sh_device_options& options = all.device;
     const sh_backend* table = nullptr;
     std::string path;
     SH_TRY(plugins::find_backend(name.c_str(), options.backend_path, &table, &path));
@@ -117,12 +118,12 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     // A backend that does not know the option may have no pages anyway.
     if (code < 0) code = table->device_open(index, options.backend_options, &device, &info);
     if (code < 0) return failed(code);
-    if (options.host_node && options.host_node != SH_HOST_NODE_ANY) info.host_node = options.host_node;
+    if (all.host.node && all.host.node != SH_HOST_NODE_ANY) info.host_node = all.host.node;
     if (!device)
         return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded but returned no device");
     std::unique_ptr<BackendDevice> opened;
     try {
-        opened = std::make_unique<BackendDevice>(*table, device, info, host_policy(options));  // closes the device
+        opened = std::make_unique<BackendDevice>(*table, device, info, host_policy(all.host));  // closes the device
     } catch (...) {
         table->device_close(device);
         throw;
@@ -141,22 +142,22 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
 }  // namespace
 
 Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<BackendDevice> backend,
-               const sh_device_options& options, uint64_t page_bytes)
+               const DeviceOptions& options, uint64_t page_bytes)
     : backend_name_(std::move(backend_name)),
       ordinal_(ordinal),
       name_(backend_name_ + ":" + std::to_string(ordinal)),
-      margin_bytes_(options.margin_bytes),
-      link_is_given_(options.link_bytes_per_second != 0),
-      helper_names_(options.helpers),
-      flags_(options.device_flags),
+      margin_bytes_(options.device.margin_bytes),
+      link_is_given_(options.device.link_bytes_per_second != 0),
+      helper_names_(options.helpers.devices),
+      flags_(options.helpers.flags),
       backend_(std::move(backend)),
       lanes_(*backend_),
       pool_(*backend_, page_bytes),
       arbiter_([this] { return backend_->now_ns(); }, page_bytes),
-      staging_(*backend_, staging_options(options)),
-      budget_bytes_(options.budget_bytes) {
-    const uint64_t link =
-        options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
+      staging_(*backend_, staging_options(options.host)),
+      budget_bytes_(options.device.budget_bytes) {
+    const uint64_t link = options.device.link_bytes_per_second ? options.device.link_bytes_per_second
+                                                               : backend_->info().link_bytes_per_second;
     set_link(static_cast<double>(link) / 1e9);
     lone_copy_ns_ = backend_->info().copy_latency_ns;
 }
@@ -176,8 +177,9 @@ Status Device::automatic_budget(uint64_t* bytes) {
     return Status();
 }
 
-Status Device::open(const char* name, const sh_device_options& options, std::shared_ptr<Device>* out) {
-    SH_TRY(check_options(options));
+Status Device::open(const char* name, const DeviceOptions& all_options, std::shared_ptr<Device>* out) {
+    SH_TRY(check_options(all_options));
+    const sh_device_options& options = all_options.device;
     SH_TRY(claim_process());
     std::string backend_name;
     uint32_t index = 0;
@@ -186,13 +188,13 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     OpenDevices& all = open_devices();
     std::lock_guard lock(all.mutex);
     if (std::shared_ptr<Device> open = all.devices[key].lock()) {
-        SH_TRY(open->check_reopened(options));
+        SH_TRY(open->check_reopened(all_options));
         *out = std::move(open);
         return Status();
     }
     std::unique_ptr<BackendDevice> backend;
-    SH_TRY(open_backend(backend_name, index, options, &backend));
-    SH_TRY(transfer::HelperNames(options.helpers).check(key, *backend));
+    SH_TRY(open_backend(backend_name, index, all_options, &backend));
+    SH_TRY(transfer::HelperNames(all_options.helpers.devices).check(key, *backend));
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes
@@ -200,7 +202,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
                                 : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
     const uint64_t page = choose_page(backend->info(), options.page_bytes, std::min(budget, total));
     if (budget < page) return too_small(budget, page, options.budget_bytes ? 0 : options.margin_bytes);
-    auto device = std::make_shared<Device>(backend_name, index, std::move(backend), options, page);
+    auto device = std::make_shared<Device>(backend_name, index, std::move(backend), all_options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
     device->take_note(free, total);  // also limits the pool
     log_line(SH_LOG_INFO, "%s: a budget of %s in pages of %s; %s of %s are free", key.c_str(),
@@ -210,7 +212,8 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     return Status();
 }
 
-Status Device::check_reopened(const sh_device_options& options) const {
+Status Device::check_reopened(const DeviceOptions& all) const {
+    const sh_device_options& options = all.device;
     std::lock_guard lock(mutex_);
     if (options.budget_bytes && options.budget_bytes != budget_bytes_)
         return Status(SH_ERROR_INVALID_ARGUMENT,
@@ -218,8 +221,8 @@ Status Device::check_reopened(const sh_device_options& options) const {
                           (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
                           ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                           " contradicts it; see sh_device_set_budget()");
-    SH_TRY(helper_names_.check_reopened(name_, options.helpers));
-    if (options.device_flags & ~flags_)
+    SH_TRY(helper_names_.check_reopened(name_, all.helpers.devices));
+    if (all.helpers.flags & ~flags_)
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open without SH_HELPS_OTHERS");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +

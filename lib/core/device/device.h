@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "core/device/arbiter.h"
 #include "core/device/brief_loans.h"
+#include "core/device/device_options.h"
 #include "core/device/link_arbiter.h"
 #include "core/device/page_pool.h"
 #include "core/device/pausables.h"
@@ -29,10 +30,10 @@ namespace stagehand::core {
 class Device {
 public:
     // Opens the device. Returns the device that is open under that name in this process, if there is one.
-    static Status open(const char* name, const sh_device_options& options, std::shared_ptr<Device>* out);
+    static Status open(const char* name, const DeviceOptions& options, std::shared_ptr<Device>* out);
 
     Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<BackendDevice> backend,
-           const sh_device_options& options, uint64_t page_bytes);
+           const DeviceOptions& options, uint64_t page_bytes);
 
     const std::string& name() const { return name_; }
     BackendDevice& backend() { return *backend_; }
@@ -89,7 +90,7 @@ public:
     Status host_free(void* memory);
 
     // Returns an error that names the option if these options contradict the open device.
-    Status check_reopened(const sh_device_options& options) const;
+    Status check_reopened(const DeviceOptions& options) const;
 
 private:
     void take_note(uint64_t free, uint64_t total);

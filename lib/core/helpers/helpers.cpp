@@ -55,9 +55,8 @@ Status Helpers::open(transfer::Lanes& lanes) {
 }
 
 Status Helpers::open_helper(const std::string& name) {
-    const sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     std::shared_ptr<Device> device;
-    SH_TRY(Device::open(name.c_str(), options, &device));
+    SH_TRY(Device::open(name.c_str(), DeviceOptions(), &device));
     Helper helper;
     SH_TRY(device->link(UINT64_MAX, &helper.link));
     helper.copy_ns = device->lone_copy_ns();

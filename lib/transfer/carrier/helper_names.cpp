@@ -19,7 +19,7 @@ Status complete(const std::string& name, std::string* out) {
 }  // namespace
 
 Status HelperNames::bad(const std::string& why) const {
-    return Status(SH_ERROR_INVALID_ARGUMENT, "options.helpers is \"" + text_ + "\": " + why);
+    return Status(SH_ERROR_INVALID_ARGUMENT, "options.helpers.devices is \"" + text_ + "\": " + why);
 }
 
 Status HelperNames::list(std::vector<std::string>* out) const {
@@ -34,8 +34,8 @@ Status HelperNames::list(std::vector<std::string>* out) const {
 Status HelperNames::check(const std::string& device_name, const BackendDevice& device) const {
     if (text_.empty()) return Status();
     if (!device.has(SH_BACKEND_PEERS))
-        return Status(SH_ERROR_UNSUPPORTED,
-                      "options.helpers: devices of backend " + std::string(device.name()) + " cannot help each other");
+        return Status(SH_ERROR_UNSUPPORTED, "options.helpers.devices: devices of backend " +
+                                                std::string(device.name()) + " cannot help each other");
     if (are_all_that_consent()) return Status();
     std::vector<std::string> names;
     if (const Status split = list(&names); !split.ok()) return bad(split.text());

@@ -6,7 +6,7 @@ namespace {
 
 Status refuse(const std::string& names) {
     if (names.empty()) return Status();
-    return Status(SH_ERROR_UNSUPPORTED, "options.helpers is \"" + names + "\": this build has no helpers");
+    return Status(SH_ERROR_UNSUPPORTED, "options.helpers.devices is \"" + names + "\": this build has no helpers");
 }
 
 }  // namespace

@@ -101,6 +101,10 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
         Odd<sh_backend_info> backends(backend_, more);
         Odd<sh_memory_info> memory(sh_sized<sh_memory_info>(), more);
         Odd<sh_device_options> options(SH_DEVICE_OPTIONS_INIT, more);
+        Odd<sh_host_options> host(SH_HOST_OPTIONS_INIT, more);
+        Odd<sh_helper_options> helpers(SH_HELPER_OPTIONS_INIT, more);
+        sh_device_options with_host = SH_DEVICE_OPTIONS_INIT, with_helpers = SH_DEVICE_OPTIONS_INIT;
+        with_host.host = host.first(), with_helpers.helpers = helpers.first();
         const sh_block both[] = {block_, block_};
         sh_block_desc with_odd_segments = desc_;
         with_odd_segments.segments = segments.first();
@@ -116,6 +120,8 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
             {"out_view", [&] { return sh_acquire(runtime_, block_, SH_STREAM_HOST, 0, views.first()); }},
             {"out_info", [&] { return sh_device_get_memory(device_.get(), memory.first()); }},
             {"options", [&] { return sh_device_open(device_under_test().c_str(), options.first(), &again); }},
+            {"options.host", [&] { return sh_device_open(device_under_test().c_str(), &with_host, &again); }},
+            {"options.helpers", [&] { return sh_device_open(device_under_test().c_str(), &with_helpers, &again); }},
         };
         if (more % alignof(sh_backend_info))  // of half words
             calls.push_back({"infos", [&] { return sh_backend_list(backends.first(), 2, &count); }});
@@ -131,7 +137,7 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
 
 struct Option {
     const char* name;
-    void (*set)(sh_device_options&);
+    void (*set)(sh_device_options&, sh_host_options&);
 };
 void PrintTo(const Option& option, std::ostream* out) { *out << option.name; }
 
@@ -142,7 +148,9 @@ TEST_P(OptionOutOfRange, is_refused_by_name) {
         std::unique_ptr<TestDevice> kept = open ? std::make_unique<TestDevice>() : nullptr;
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.budget_bytes = 64 * kPage;
-        GetParam().set(options);
+        sh_host_options host = SH_HOST_OPTIONS_INIT;
+        options.host = &host;
+        GetParam().set(options, host);
         sh_device* device = nullptr;
         EXPECT_REFUSED(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_INVALID_ARGUMENT,
                        std::string("options.") + GetParam().name);
@@ -153,22 +161,24 @@ TEST_P(OptionOutOfRange, is_refused_by_name) {
 
 INSTANTIATE_TEST_SUITE_P(
     Arguments, OptionOutOfRange,
-    testing::Values(Option{"staging_threads", [](sh_device_options& o) { o.staging_threads = 65; }},
-                    Option{"staging_threads", [](sh_device_options& o) { o.staging_threads = UINT32_MAX; }},
-                    Option{"staging_bytes", [](sh_device_options& o) { o.staging_bytes = (uint64_t(128) << 30) + 1; }},
-                    Option{"staging_bytes", [](sh_device_options& o) { o.staging_bytes = UINT64_MAX; }},
-                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = 3 * kPage; }},
-                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(2) << 30; }},
-                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(1) << 63; }},
-                    Option{"link_bytes_per_second", [](sh_device_options& o) { o.link_bytes_per_second = 999'999; }},
-                    Option{"link_bytes_per_second",
-                           [](sh_device_options& o) { o.link_bytes_per_second = UINT64_MAX; }}));
+    testing::Values(
+        Option{"host.staging_threads", [](auto&, auto& host) { host.staging_threads = 65; }},
+        Option{"host.staging_threads", [](auto&, auto& host) { host.staging_threads = UINT32_MAX; }},
+        Option{"host.staging_bytes", [](auto&, auto& host) { host.staging_bytes = (uint64_t(128) << 30) + 1; }},
+        Option{"host.staging_bytes", [](auto&, auto& host) { host.staging_bytes = UINT64_MAX; }},
+        Option{"page_bytes", [](auto& device, auto&) { device.page_bytes = 3 * kPage; }},
+        Option{"page_bytes", [](auto& device, auto&) { device.page_bytes = uint64_t(2) << 30; }},
+        Option{"page_bytes", [](auto& device, auto&) { device.page_bytes = uint64_t(1) << 63; }},
+        Option{"link_bytes_per_second", [](auto& device, auto&) { device.link_bytes_per_second = 999'999; }},
+        Option{"link_bytes_per_second", [](auto& device, auto&) { device.link_bytes_per_second = UINT64_MAX; }}));
 
 TEST(Options, the_largest_of_each_are_taken) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = uint64_t(4) << 30;
-    options.staging_threads = 64;
-    options.staging_bytes = uint64_t(128) << 30;
+    sh_host_options host = SH_HOST_OPTIONS_INIT;
+    options.host = &host;
+    host.staging_threads = 64;
+    host.staging_bytes = uint64_t(128) << 30;
     options.page_bytes = uint64_t(1) << 30;
     options.link_bytes_per_second = 1'000'000'000'000'000;
     sh_device* device = nullptr;

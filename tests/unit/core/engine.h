@@ -53,7 +53,7 @@ struct DeviceSettings {
     uint32_t staging_threads = 2;
     bool map_pages = true;
     std::string helpers = {};
-    uint32_t device_flags = 0;
+    bool helps = false;
 };
 
 // An open device, closed at the end.

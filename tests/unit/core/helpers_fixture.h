@@ -41,7 +41,7 @@ protected:
                 .budget_bytes = 256 * kMiB,
                 .page_bytes = 64 << 10,
                 .link_bytes_per_second = speed * 1'000'000'000,
-                .device_flags = SH_HELPS_OTHERS};
+                .helps = true};
     }
     static std::vector<BlockSpec> blocks() { return equal_blocks(10, kBlock); }
 

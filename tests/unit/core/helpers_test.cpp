@@ -54,7 +54,7 @@ TEST_F(HelpersTest, plans_count_with_the_helpers) {
 TEST_F(HelpersTest, auto_takes_the_open_devices_that_consent) {
     TestDevice consenting(helper("host:1"));
     DeviceSettings settings = helper("host:2");
-    settings.device_flags = 0;
+    settings.helps = false;
     TestDevice other(settings);
     SoloModel model(helped_by("auto"), blocks(), forward(10));
     run_steps(model, 2, model.stream());
@@ -177,14 +177,16 @@ TEST_F(HelpersTest, small_copies_take_the_own_link) {
 TEST_F(HelpersTest, another_opening_does_not_change_the_helpers) {
     TestDevice device(helped_by("host:1"));
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_helper_options helpers = SH_HELPER_OPTIONS_INIT;
+    options.helpers = &helpers;
     sh_device* again = nullptr;
-    options.helpers = "host:2";
+    helpers.devices = "host:2";
     EXPECT_REFUSED(sh_device_open("host:0", &options, &again), SH_ERROR_INVALID_ARGUMENT, "helpers host:1");
-    options.helpers = nullptr;
-    options.device_flags = SH_HELPS_OTHERS;
+    helpers.devices = nullptr;
+    helpers.flags = SH_HELPS_OTHERS;
     EXPECT_EQ(sh_device_open("host:0", &options, &again), SH_ERROR_INVALID_ARGUMENT);
-    options.device_flags = 0;
-    options.helpers = "host:1";
+    helpers.flags = 0;
+    helpers.devices = "host:1";
     SUCCEEDS(sh_device_open("host:0", &options, &again));
     sh_device_close(again);
 }
@@ -212,19 +214,19 @@ TEST_F(HelpersTest, wrong_helpers_are_refused_by_name) {
                                                          {"host:99", "there is no device host:99"},
                                                          {"host:1,host:1", "host:1 is named twice"},
                                                          {"host:1,", "device name \"\" is not of the form"}};
-    for (const auto& [helpers, text] : wrong) {
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.helpers = helpers;
-        sh_device* device = nullptr;
-        EXPECT_EQ(sh_device_open("host:0", &options, &device), SH_ERROR_INVALID_ARGUMENT) << helpers;
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_helper_options helpers = SH_HELPER_OPTIONS_INIT;
+    options.helpers = &helpers;
+    sh_device* device = nullptr;
+    for (const auto& [names, text] : wrong) {
+        helpers.devices = names;
+        EXPECT_EQ(sh_device_open("host:0", &options, &device), SH_ERROR_INVALID_ARGUMENT) << names;
         EXPECT_NE(why().find(text), std::string::npos) << why();
     }
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.helpers = "auto";
-    sh_device* device = nullptr;
+    helpers.devices = "auto";
     EXPECT_EQ(sh_device_open("sim", &options, &device), SH_ERROR_UNSUPPORTED);
-    options.helpers = nullptr;
-    options.device_flags = ~uint32_t(SH_HELPS_OTHERS);
+    helpers.devices = nullptr;
+    helpers.flags = ~uint32_t(SH_HELPS_OTHERS);
     EXPECT_EQ(sh_device_open("host:0", &options, &device), SH_ERROR_INVALID_ARGUMENT);
 }
 

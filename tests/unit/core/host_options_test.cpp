@@ -18,12 +18,17 @@
 namespace stagehand::test {
 namespace {
 
-sh_device_options host_options() {
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.budget_bytes = 32 << 12;
-    options.page_bytes = 4096;
-    options.staging_threads = 2;
-    options.backend_options = "capacity=256MiB;staging_piece=16KiB;poison=1";
+struct Options {
+    sh_device_options device = SH_DEVICE_OPTIONS_INIT;
+    sh_host_options host = SH_HOST_OPTIONS_INIT;
+};
+
+Options host_options() {
+    Options options;
+    options.device.budget_bytes = 32 << 12;
+    options.device.page_bytes = 4096;
+    options.host.staging_threads = 2;
+    options.device.backend_options = "capacity=256MiB;staging_piece=16KiB;poison=1";
     return options;
 }
 
@@ -68,15 +73,19 @@ private:
     std::map<void*, uint64_t> given_;
 };
 
-sh_device_options options_with(Arena& arena) {
-    sh_device_options options = host_options();
-    options.host_alloc = Arena::allocate;
-    options.host_free = Arena::free;
-    options.host_user_data = &arena;
+Options options_with(Arena& arena) {
+    Options options = host_options();
+    options.host.alloc = Arena::allocate;
+    options.host.free = Arena::free;
+    options.host.user_data = &arena;
     return options;
 }
 
-sh_status open(const sh_device_options& options, sh_device** out) { return sh_device_open("host:0", &options, out); }
+sh_status open(const Options& options, sh_device** out) {
+    sh_device_options device = options.device;
+    device.host = &options.host;
+    return sh_device_open("host:0", &device, out);
+}
 
 // Streams pageable blocks on the device, which pass through the staging buffers, and compares them. They must lie in
 // `within`, if it is not empty.
@@ -114,8 +123,8 @@ protected:
 TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
     for (const uint32_t flags : {uint32_t(0), uint32_t(SH_HOST_PINNED)}) {
         Arena arena;
-        sh_device_options options = options_with(arena);
-        options.host_flags = flags;
+        Options options = options_with(arena);
+        options.host.flags = flags;
         sh_device* device = nullptr;
         SUCCEEDS(open(options, &device));
         void* memory = nullptr;
@@ -140,7 +149,7 @@ TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
 TEST_F(HostOptions, TheEnginesAllocatorKeepsReleasedContents) {
     constexpr uint64_t kBytes = 8 * 4096;
     Arena arena;
-    sh_device_options options = options_with(arena);
+    Options options = options_with(arena);
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     uint64_t address = 0;
@@ -174,8 +183,8 @@ bool has_small_pages(const void* address) {
 
 TEST_F(HostOptions, PagesOfHostMemoryAreSmallIfTheEngineWantsThat) {
     for (const uint32_t flags : {uint32_t(0), uint32_t(SH_HOST_SMALL_PAGES)}) {
-        sh_device_options options = host_options();
-        options.host_flags = flags;
+        Options options = host_options();
+        options.host.flags = flags;
         sh_device* device = nullptr;
         void* memory = nullptr;
         SUCCEEDS(open(options, &device));
@@ -188,7 +197,7 @@ TEST_F(HostOptions, PagesOfHostMemoryAreSmallIfTheEngineWantsThat) {
 
 TEST_F(HostOptions, MemoryThatDoesNotBeginAtAPageIsGivenBack) {
     Arena arena;
-    sh_device_options options = options_with(arena);
+    Options options = options_with(arena);
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     arena.skew = 64;
@@ -220,8 +229,8 @@ TEST_F(HostOptions, StagingThreadsRunWhereTheyAreToldTo) {
     int last = CPU_SETSIZE - 1;
     while (!CPU_ISSET(last, &mine)) last--;
     const std::string cpus = std::to_string(last);
-    sh_device_options options = host_options();
-    options.staging_cpus = cpus.c_str();
+    Options options = host_options();
+    options.host.staging_cpus = cpus.c_str();
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     stream_some(device);
@@ -235,8 +244,8 @@ TEST_F(HostOptions, StagingThreadsRunWhereTheyAreToldTo) {
 }
 
 TEST_F(HostOptions, ProcessorsThatAreNotThereOnlyCostAWarning) {
-    sh_device_options options = host_options();
-    options.staging_cpus = "1023";
+    Options options = host_options();
+    options.host.staging_cpus = "1023";
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     stream_some(device);
@@ -246,10 +255,10 @@ TEST_F(HostOptions, ProcessorsThatAreNotThereOnlyCostAWarning) {
 TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     constexpr uint64_t kBytes = 300'000 / 256 * 256;
     alignas(256) static uint8_t memory[kBytes];
-    sh_device_options options = host_options();
-    options.budget_bytes = 0;
-    options.device_memory = memory;
-    options.device_memory_bytes = kBytes;
+    Options options = host_options();
+    options.device.budget_bytes = 0;
+    options.device.device_memory = memory;
+    options.device.device_memory_bytes = kBytes;
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     auto caps = sh_sized<sh_device_caps>();
@@ -261,29 +270,29 @@ TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     EXPECT_LT(info.budget_bytes, kBytes);
     stream_some(device, memory);
     sh_device_close(device);
-    options.backend_options = "map_pages=0";
+    options.device.backend_options = "map_pages=0";
     SUCCEEDS(open(options, &device));
     sh_device_close(device);
-    options.backend_options = nullptr;
-    EXPECT_REFUSED(sh_device_open("sim:0", &options, &device), SH_ERROR_UNSUPPORTED, "device_memory");
+    options.device.backend_options = nullptr;
+    EXPECT_REFUSED(sh_device_open("sim:0", &options.device, &device), SH_ERROR_UNSUPPORTED, "device_memory");
 }
 
 TEST_F(HostOptions, WrongOptionsAreNamed) {
     const auto refused = [](auto&& change, const char* named) {
-        sh_device_options options = host_options();
+        Options options = host_options();
         change(options);
         sh_device* device = nullptr;
         EXPECT_REFUSED(open(options, &device), SH_ERROR_INVALID_ARGUMENT, named);
     };
     for (const char* text : {"", "a", "0-", "3-1", "0,", "0,,1", "0 1", "1024", "-1", "99999999999999999999"})
-        refused([&](sh_device_options& options) { options.staging_cpus = text; }, "staging_cpus");
-    refused([](sh_device_options& options) { options.host_node = 5000; }, "host_node");
-    refused([](sh_device_options& options) { options.host_flags = 4; }, "host_flags");
-    refused([](sh_device_options& options) { options.host_flags = SH_HOST_PINNED; }, "host_flags");
-    refused([](sh_device_options& options) { options.host_alloc = Arena::allocate; }, "host_free");
-    refused([](sh_device_options& options) { options.host_free = Arena::free; }, "host_alloc");
-    refused([](sh_device_options& options) { options.device_memory_bytes = 1; }, "device_memory");
-    refused([](sh_device_options& options) { options.device_memory = &options; }, "device_memory");
+        refused([&](Options& options) { options.host.staging_cpus = text; }, "staging_cpus");
+    refused([](Options& options) { options.host.node = 5000; }, "host.node");
+    refused([](Options& options) { options.host.flags = 4; }, "host.flags");
+    refused([](Options& options) { options.host.flags = SH_HOST_PINNED; }, "host.flags");
+    refused([](Options& options) { options.host.alloc = Arena::allocate; }, "host.free");
+    refused([](Options& options) { options.host.free = Arena::free; }, "host.alloc");
+    refused([](Options& options) { options.device.device_memory_bytes = 1; }, "device_memory");
+    refused([](Options& options) { options.device.device_memory = &options; }, "device_memory");
 }
 
 }  // namespace

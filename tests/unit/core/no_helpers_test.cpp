@@ -6,11 +6,13 @@ namespace {
 
 TEST(NoHelpers, AnOptionThatNamesThemIsRefused) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_helper_options helpers = SH_HELPER_OPTIONS_INIT;
+    options.helpers = &helpers;
     sh_device* device = nullptr;
     for (const char* const names : {"host:1", "auto", "nonsense"}) {
-        options.helpers = names;
+        helpers.devices = names;
         EXPECT_EQ(sh_device_open("host", &options, &device), SH_ERROR_UNSUPPORTED);
-        EXPECT_EQ(why(), "options.helpers is \"" + std::string(names) + "\": this build has no helpers");
+        EXPECT_EQ(why(), "options.helpers.devices is \"" + std::string(names) + "\": this build has no helpers");
     }
     const TestDevice open;
     EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_UNSUPPORTED) << "of an open one";

@@ -27,8 +27,8 @@ protected:
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
         ASSERT_EQ(table_.device_open(0, devices_without_pages() ? "map_pages=0" : "", &opened, &info), SH_OK);
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.budget_bytes = 4 * kMiB;
+        core::DeviceOptions options;
+        options.device.budget_bytes = 4 * kMiB;
         device_ = std::make_shared<core::Device>("host", 0, std::make_unique<BackendDevice>(table_, opened, info),
                                                  options, kPage);
         ASSERT_TRUE(device_->arbiter().set_total(4 * kMiB / kPage).ok());

@@ -12,9 +12,9 @@ namespace {
 // A thread looks up the ceiling and has to wait, and the ceiling changes meanwhile. The older value must not replace
 // the newer one.
 TEST(PoolLimit, is_that_of_the_last_change) {
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.budget_bytes = 64 * kPage;
-    options.page_bytes = kPage;
+    core::DeviceOptions options;
+    options.device.budget_bytes = 64 * kPage;
+    options.device.page_bytes = kPage;
     std::shared_ptr<core::Device> device;
     ASSERT_TRUE(core::Device::open("host", options, &device).ok());
     std::optional<core::PagePool::Change> change(std::in_place, device->pool());

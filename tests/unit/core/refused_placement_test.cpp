@@ -42,8 +42,8 @@ protected:
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
         ASSERT_EQ(host_table->device_open(0, devices_without_pages() ? "map_pages=0" : "", &opened, &info), SH_OK);
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.link_bytes_per_second = 4'000'000'000;
+        core::DeviceOptions options;
+        options.device.link_bytes_per_second = 4'000'000'000;
         device_ = std::make_shared<core::Device>("host", 0, std::make_unique<BackendDevice>(table_, opened, info),
                                                  options, kPage);
         ASSERT_TRUE(device_->arbiter().set_total(64).ok());

@@ -42,13 +42,16 @@ TEST_F(Remedies, unknown_flags_are_refused_with_those_that_are_known) {
     sh_resume_options resume = SH_RESUME_OPTIONS_INIT;
     sh_alloc_options alloc = SH_ALLOC_OPTIONS_INIT;
     sh_spiller_options spiller = SH_SPILLER_OPTIONS_INIT;
+    sh_host_options memory = SH_HOST_OPTIONS_INIT;
+    sh_helper_options helpers = SH_HELPER_OPTIONS_INIT;
     sh_device_options host = SH_DEVICE_OPTIONS_INIT, opened = SH_DEVICE_OPTIONS_INIT;
+    host.host = &memory, opened.helpers = &helpers;
     sh_segment segment = model_.source(0).segment();
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     desc.segments = &segment, desc.segment_count = 1, desc.bytes = kPage;
-    plan.flags = guest.flags = pause.flags = resume.flags = alloc.flags = spiller.flags = host.host_flags = desc.flags =
+    plan.flags = guest.flags = pause.flags = resume.flags = alloc.flags = spiller.flags = memory.flags = desc.flags =
         kUnknown;
-    opened.device_flags = kUnknown;
+    helpers.flags = kUnknown;
     sh_scope* scope = nullptr;
     sh_spiller* made = nullptr;
     sh_device* other = nullptr;
@@ -75,9 +78,9 @@ TEST_F(Remedies, unknown_flags_are_refused_with_those_that_are_known) {
             {"spiller", [&] { return sh_spiller_create(device_.get(), &spiller, &made); },
              known("options.flags", "SH_SPILLER_KEEP_BYTES (0x1), SH_SPILLER_CHECKSUMS (0x2), SH_SPILLER_PACK (0x4)")},
             {"host", [&] { return sh_device_open("host:7", &host, &other); },
-             known("options.host_flags", "SH_HOST_SMALL_PAGES (0x1), SH_HOST_PINNED (0x2)")},
+             known("options.host.flags", "SH_HOST_SMALL_PAGES (0x1), SH_HOST_PINNED (0x2)")},
             {"device", [&] { return sh_device_open("host:7", &opened, &other); },
-             known("options.device_flags", "SH_HELPS_OTHERS (0x1)")},
+             known("options.helpers.flags", "SH_HELPS_OTHERS (0x1)")},
             {"block", [&] { return sh_register_blocks(runtime_, &desc, 1, &out); }, known("flags", blocks)},
         },
         SH_ERROR_INVALID_ARGUMENT);

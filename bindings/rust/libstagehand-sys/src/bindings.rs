@@ -572,6 +572,54 @@ const _: () = {
         "Offset of field: sh_control_info::address",
     ][::core::mem::offset_of!(sh_control_info, address) - 8usize];
 };
+/**The device's own link may bring weights of others of its backend whose `devices` are "auto". A later opening
+must not have the flag if the device is open without it. @experimental*/
+pub const SH_HELPS_OTHERS: _bindgen_ty_7 = 1;
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+///Other devices that bring weights, and whether the device brings those of others: sh_device_options.helpers.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_helper_options {
+    pub struct_size: u32,
+    ///SH_HELPS_OTHERS or 0.
+    pub flags: u32,
+    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
+"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created. That call
+opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
+later opening cannot change its budget or flags.
+
+Each runtime takes a sixteenth of such a device's budget, at most 48 MiB rounded up to whole pages, while it
+streams. A device with a budget of less than 96 MiB brings nothing, and one that has begun copies of its own to
+itself within the last tenth of a second is left alone. One that cannot be opened, has no memory to spare or
+fails is left out, and the log has the reason. A runtime does not try again to open one.
+
+Weights that a device was bringing when it failed may have been wrong. They are loaded again, and the next call
+on the runtime that may return SH_ERROR_BACKEND does so once. Results since sh_runtime_synchronize() last
+returned SH_OK may be wrong then: release all views, and give these results up (docs/concepts.md). A device that
+has failed, and does not say so, may also read memory of sources after they are replaced or unregistered. The
+library then keeps its own copies for good.
+
+Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
+of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
+device's own link. The text is copied. NULL, "": none. @experimental Since 0.2*/
+    pub devices: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_helper_options"][::core::mem::size_of::<sh_helper_options>() - 16usize];
+    [
+        "Alignment of sh_helper_options",
+    ][::core::mem::align_of::<sh_helper_options>() - 8usize];
+    [
+        "Offset of field: sh_helper_options::struct_size",
+    ][::core::mem::offset_of!(sh_helper_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_helper_options::flags",
+    ][::core::mem::offset_of!(sh_helper_options, flags) - 4usize];
+    [
+        "Offset of field: sh_helper_options::devices",
+    ][::core::mem::offset_of!(sh_helper_options, devices) - 8usize];
+};
 /**Returns host memory of `bytes` bytes. `bytes` and the address are multiples of the system's page size. The library
 pins the memory, unless SH_HOST_PINNED is set. The function returns NULL if the engine has no such memory. The
 library then tries a smaller size for staging buffers, and other calls return SH_ERROR_OUT_OF_HOST_MEMORY. A call
@@ -596,21 +644,85 @@ pub type sh_host_free_fn = ::core::option::Option<
     ),
 >;
 ///The library maps host memory with small pages. The library asks for huge pages if the flag is not set.
-pub const SH_HOST_SMALL_PAGES: _bindgen_ty_7 = 1;
+pub const SH_HOST_SMALL_PAGES: _bindgen_ty_8 = 1;
 /**The memory of `host_alloc` is pinned for this device, each allocation by one registration. The library neither
 pins nor checks the memory.*/
-pub const SH_HOST_PINNED: _bindgen_ty_7 = 2;
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-///The device's link may bring weights of others of its backend: see sh_device_options.helpers. @experimental
-pub const SH_HELPS_OTHERS: _bindgen_ty_8 = 1;
+pub const SH_HOST_PINNED: _bindgen_ty_8 = 2;
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+///How the library uses host memory for a device: sh_device_options.host.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_host_options {
+    pub struct_size: u32,
+    ///SH_HOST_*
+    pub flags: u32,
+    /**1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
+backend knows it. At most 1,024. The value is only advice to the system. The value has no effect if a tool such
+as numactl has chosen nodes, and none on memory of `alloc`.*/
+    pub node: u32,
+    ///Worker threads that read unpinned sources, at most 64. 0: 2 to 12 threads, by the number of cores.
+    pub staging_threads: u32,
+    /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
+and by the number of worker threads.*/
+    pub staging_bytes: u64,
+    /**Processors that the staging threads run on, such as "0-7,16". The library logs a warning if the process may use
+none of them. The default of staging_threads does not follow the list. NULL: the processors of the thread that
+needs the first staging buffer.*/
+    pub staging_cpus: *const ::core::ffi::c_char,
+    /**The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
+pool of spilled tensors, contents of released memory, copies of SH_BLOCK_PACK. The functions and user_data must
+stay valid until the device has closed: see sh_device_close(). NULL: the library maps memory.*/
+    pub alloc: sh_host_alloc_fn,
+    ///Required if `alloc` is set, or else NULL.
+    pub free: sh_host_free_fn,
+    ///Passed to `alloc` and `free`.
+    pub user_data: *mut ::core::ffi::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_host_options"][::core::mem::size_of::<sh_host_options>() - 56usize];
+    [
+        "Alignment of sh_host_options",
+    ][::core::mem::align_of::<sh_host_options>() - 8usize];
+    [
+        "Offset of field: sh_host_options::struct_size",
+    ][::core::mem::offset_of!(sh_host_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_host_options::flags",
+    ][::core::mem::offset_of!(sh_host_options, flags) - 4usize];
+    [
+        "Offset of field: sh_host_options::node",
+    ][::core::mem::offset_of!(sh_host_options, node) - 8usize];
+    [
+        "Offset of field: sh_host_options::staging_threads",
+    ][::core::mem::offset_of!(sh_host_options, staging_threads) - 12usize];
+    [
+        "Offset of field: sh_host_options::staging_bytes",
+    ][::core::mem::offset_of!(sh_host_options, staging_bytes) - 16usize];
+    [
+        "Offset of field: sh_host_options::staging_cpus",
+    ][::core::mem::offset_of!(sh_host_options, staging_cpus) - 24usize];
+    [
+        "Offset of field: sh_host_options::alloc",
+    ][::core::mem::offset_of!(sh_host_options, alloc) - 32usize];
+    [
+        "Offset of field: sh_host_options::free",
+    ][::core::mem::offset_of!(sh_host_options, free) - 40usize];
+    [
+        "Offset of field: sh_host_options::user_data",
+    ][::core::mem::offset_of!(sh_host_options, user_data) - 48usize];
+};
+///A function that runs on a stream. The function must not call the library and must not throw.
+pub type sh_stream_fn = ::core::option::Option<
+    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
+>;
 ///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_device_options {
     pub struct_size: u32,
-    ///Worker threads that read unpinned sources, at most 64. 0: 2 to 12 threads, by the number of cores.
-    pub staging_threads: u32,
+    ///0.
+    pub reserved: u32,
     /**The most device memory that the library holds, in bytes, cut to whole pages. 0: the free memory less
 margin_bytes. The budget may be larger than the device, up to UINT64_MAX. Plans then use the free memory less a
 reserve, which is a twentieth of the device and at most 512 MiB.*/
@@ -624,31 +736,10 @@ granularity.*/
 plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. This is the device's
 own link: plans add the speed of others that bring weights.*/
     pub link_bytes_per_second: u64,
-    /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
-and by the number of worker threads.*/
-    pub staging_bytes: u64,
     ///Options of the backend, "key=value;key=value". NULL: none. docs/environment.md lists them.
     pub backend_options: *const ::core::ffi::c_char,
     ///Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin.
     pub backend_path: *const ::core::ffi::c_char,
-    /**Processors that the staging threads run on, such as "0-7,16". The library logs a warning if the process may use
-none of them. The default of staging_threads does not follow the list. NULL: the processors of the thread that
-needs the first staging buffer. Since 0.2*/
-    pub staging_cpus: *const ::core::ffi::c_char,
-    /**1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
-backend knows it. At most 1,024. The value is only advice to the system. The value has no effect if a tool such
-as numactl has chosen nodes, and none on memory of host_alloc. Since 0.2*/
-    pub host_node: u32,
-    ///SH_HOST_* Since 0.2
-    pub host_flags: u32,
-    /**The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
-pool of spilled tensors, contents of released memory, copies of SH_BLOCK_PACK. The functions and host_user_data
-must stay valid until the device has closed: see sh_device_close(). NULL: the library maps memory. Since 0.2*/
-    pub host_alloc: sh_host_alloc_fn,
-    ///Required if host_alloc is set, or else NULL. Since 0.2
-    pub host_free: sh_host_free_fn,
-    ///Passed to host_alloc and host_free. Since 0.2
-    pub host_user_data: *mut ::core::ffi::c_void,
     /**Device memory that the engine lends to the library, which then takes none from the driver. The address is a
 multiple of 256. The memory must belong to this device, which the library does not check, and the engine's
 earlier work on it must have ended. The memory must stay valid, and the engine must not use it otherwise, until
@@ -659,36 +750,14 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
-    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2", without spaces.
-"auto": all such devices that are open in this process with SH_HELPS_OTHERS when a runtime is created. That call
-opens a device that is not open yet, with default options. Open it earlier to choose its options, because a
-later opening cannot change its budget or flags.
-
-Each runtime takes a sixteenth of such a device's budget, at most 48 MiB rounded up to whole pages, while it
-streams. A device with a budget of less than 96 MiB brings nothing, and one that has begun copies of its own to
-itself within the last tenth of a second is left alone. One that cannot be opened, has no memory to spare or
-fails is left out, and the log has the reason. A runtime does not try again to open one.
-
-Weights that a device was bringing when it failed may have been wrong. They are loaded again, and the next call
-on the runtime that may return SH_ERROR_BACKEND does so once. Results since sh_runtime_synchronize() last
-returned SH_OK may be wrong then: release all views, and give these results up (docs/concepts.md). A device that
-has failed, and does not say so, may also read memory of sources after they are replaced or unregistered. The
-library then keeps its own copies for good.
-
-Copies of at least 2 MiB from pinned memory are divided among the links. A piece of another source, or a batch
-of packed weights, comes whole over one of them. All other copies, and those of captured graphs, use the
-device's own link. The text is copied. NULL, "": none. @experimental Since 0.2*/
-    pub helpers: *const ::core::ffi::c_char,
-    ///SH_HELPS_OTHERS or 0. @experimental Since 0.2
-    pub device_flags: u32,
-    ///0. Since 0.2
-    pub reserved: u32,
+    ///Host memory of the library. NULL: defaults. Since 0.2
+    pub host: *const sh_host_options,
+    ///Other devices that bring weights. NULL: none. @experimental Since 0.2
+    pub helpers: *const sh_helper_options,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of sh_device_options",
-    ][::core::mem::size_of::<sh_device_options>() - 136usize];
+    ["Size of sh_device_options"][::core::mem::size_of::<sh_device_options>() - 88usize];
     [
         "Alignment of sh_device_options",
     ][::core::mem::align_of::<sh_device_options>() - 8usize];
@@ -696,8 +765,8 @@ const _: () = {
         "Offset of field: sh_device_options::struct_size",
     ][::core::mem::offset_of!(sh_device_options, struct_size) - 0usize];
     [
-        "Offset of field: sh_device_options::staging_threads",
-    ][::core::mem::offset_of!(sh_device_options, staging_threads) - 4usize];
+        "Offset of field: sh_device_options::reserved",
+    ][::core::mem::offset_of!(sh_device_options, reserved) - 4usize];
     [
         "Offset of field: sh_device_options::budget_bytes",
     ][::core::mem::offset_of!(sh_device_options, budget_bytes) - 8usize];
@@ -711,47 +780,23 @@ const _: () = {
         "Offset of field: sh_device_options::link_bytes_per_second",
     ][::core::mem::offset_of!(sh_device_options, link_bytes_per_second) - 32usize];
     [
-        "Offset of field: sh_device_options::staging_bytes",
-    ][::core::mem::offset_of!(sh_device_options, staging_bytes) - 40usize];
-    [
         "Offset of field: sh_device_options::backend_options",
-    ][::core::mem::offset_of!(sh_device_options, backend_options) - 48usize];
+    ][::core::mem::offset_of!(sh_device_options, backend_options) - 40usize];
     [
         "Offset of field: sh_device_options::backend_path",
-    ][::core::mem::offset_of!(sh_device_options, backend_path) - 56usize];
-    [
-        "Offset of field: sh_device_options::staging_cpus",
-    ][::core::mem::offset_of!(sh_device_options, staging_cpus) - 64usize];
-    [
-        "Offset of field: sh_device_options::host_node",
-    ][::core::mem::offset_of!(sh_device_options, host_node) - 72usize];
-    [
-        "Offset of field: sh_device_options::host_flags",
-    ][::core::mem::offset_of!(sh_device_options, host_flags) - 76usize];
-    [
-        "Offset of field: sh_device_options::host_alloc",
-    ][::core::mem::offset_of!(sh_device_options, host_alloc) - 80usize];
-    [
-        "Offset of field: sh_device_options::host_free",
-    ][::core::mem::offset_of!(sh_device_options, host_free) - 88usize];
-    [
-        "Offset of field: sh_device_options::host_user_data",
-    ][::core::mem::offset_of!(sh_device_options, host_user_data) - 96usize];
+    ][::core::mem::offset_of!(sh_device_options, backend_path) - 48usize];
     [
         "Offset of field: sh_device_options::device_memory",
-    ][::core::mem::offset_of!(sh_device_options, device_memory) - 104usize];
+    ][::core::mem::offset_of!(sh_device_options, device_memory) - 56usize];
     [
         "Offset of field: sh_device_options::device_memory_bytes",
-    ][::core::mem::offset_of!(sh_device_options, device_memory_bytes) - 112usize];
+    ][::core::mem::offset_of!(sh_device_options, device_memory_bytes) - 64usize];
+    [
+        "Offset of field: sh_device_options::host",
+    ][::core::mem::offset_of!(sh_device_options, host) - 72usize];
     [
         "Offset of field: sh_device_options::helpers",
-    ][::core::mem::offset_of!(sh_device_options, helpers) - 120usize];
-    [
-        "Offset of field: sh_device_options::device_flags",
-    ][::core::mem::offset_of!(sh_device_options, device_flags) - 128usize];
-    [
-        "Offset of field: sh_device_options::reserved",
-    ][::core::mem::offset_of!(sh_device_options, reserved) - 132usize];
+    ][::core::mem::offset_of!(sh_device_options, helpers) - 80usize];
 };
 ///Memory of a device at one moment, in bytes.
 #[repr(C)]
@@ -878,7 +923,7 @@ pub struct sh_device_caps {
     ///Worker threads in use.
     pub staging_threads: u32,
     pub reserved: u32,
-    /**1 + the NUMA node that host memory comes from: the one of sh_device_options.host_node, else the node closest to
+    /**1 + the NUMA node that host memory comes from: the one of sh_host_options.node, else the node closest to
 the device. 0: not known. Since 0.2*/
     pub host_node: u64,
     ///Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. Since 0.2
@@ -983,10 +1028,6 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
-///A function that runs on a stream. The function must not call the library and must not throw.
-pub type sh_stream_fn = ::core::option::Option<
-    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
->;
 ///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
 pub const SH_CONTENTS_DEFAULT: _bindgen_ty_11 = 0;
 ///Host memory keeps them. They come back bit for bit.
@@ -2832,13 +2873,86 @@ Since 0.2*/
         out_info: *mut sh_control_info,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
+    /**Allocates `bytes` bytes of zeroed host memory and pins them for `device`. The memory begins at a page, has exactly
+this size (it is not rounded to a power of two), and uses huge pages if the system has them. The call succeeds with
+unpinned memory, sets `out_pinned` to 0 and logs a warning if the system refuses to pin the memory. Bytes of sources
+in unpinned memory pass through the staging buffers.
+
+
+- `out_memory`: The caller owns the memory on success and frees it with sh_host_free() before the last
+sh_device_close(). The closing device frees memory that the caller has not freed.
+
+- `out_pinned`: 1: pinned. 0: not pinned. May be NULL.
+@retval SH_OK                     The memory is allocated.
+@retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0.
+@blocks While the system provides and pins the pages.
+Since 0.1*/
+    pub fn sh_host_alloc(
+        device: *mut sh_device,
+        bytes: u64,
+        out_memory: *mut *mut ::core::ffi::c_void,
+        out_pinned: *mut u32,
+    ) -> sh_status;
+    /**Frees memory of sh_host_alloc(). NULL is allowed. First unregister all blocks with sources in this memory, or destroy
+their runtimes. The library does not check this, and a copy in flight would otherwise read freed memory.
+@retval SH_OK                     The memory is freed.
+@retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
+@blocks While the system unpins the pages.
+Since 0.1*/
+    pub fn sh_host_free(
+        device: *mut sh_device,
+        memory: *mut ::core::ffi::c_void,
+    ) -> sh_status;
+    /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
+
+- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
+sh_device_close().
+@retval SH_OK            The stream exists.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_stream_create(
+        device: *mut sh_device,
+        out_stream: *mut sh_stream,
+    ) -> sh_status;
+    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
+stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
+@blocks Until the stream's work has ended.
+Since 0.1*/
+    pub fn sh_stream_destroy(device: *mut sh_device, stream: sh_stream);
+    /**Waits until all work on the stream has ended.
+@retval SH_OK                     The work has ended.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_BACKEND          The driver or the work failed.
+@blocks Until the stream's work has ended.
+Since 0.1*/
+    pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
+    /**Queues a call of `fn` on the stream.
+
+- `fn`: May be NULL if only the time matters. The backend `sim` calls the function at once.
+
+- `busy_ns`: The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
+for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
+value counts as 0.
+@retval SH_OK                     The call is queued.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_stream_launch(
+        device: *mut sh_device,
+        stream: sh_stream,
+        fn_: sh_stream_fn,
+        user_data: *mut ::core::ffi::c_void,
+        busy_ns: i64,
+    ) -> sh_status;
     /**Opens a device by its name: "host", "cuda:0", "hip:1", "sim". A name without a number is the backend's first device.
 "auto" is the first GPU that works, or the host if no GPU works.
 
 The call returns the same handle again, and counts it, if the device is open in this process already. All openings
-share one budget. The budget, the page size and `helpers` must then be 0, or equal to those in force, and
-`device_flags` must not have flags that are not in force. The other options of a later opening are checked for their
-ranges and have no effect.
+share one budget. The budget, the page size and the helpers must then be 0, or equal to those in force. The other options
+of a later opening are checked for their ranges and have no effect.
 
 
 - `options`: NULL: defaults.
@@ -2998,80 +3112,6 @@ destroyed runtime must be destroyed too. NULL and values that are not graphs are
 @blocks Until launches have ended.
 Since 0.1*/
     pub fn sh_graph_destroy(graph: *mut sh_graph);
-    /**Allocates `bytes` bytes of zeroed host memory and pins them for `device`. The memory begins at a page, has exactly
-this size (it is not rounded to a power of two), and uses huge pages if the system has them. The call succeeds with
-unpinned memory, sets `out_pinned` to 0 and logs a warning if the system refuses to pin the memory. Bytes of sources
-in unpinned memory pass through the staging buffers.
-
-
-- `out_memory`: The caller owns the memory on success and frees it with sh_host_free() before the last
-sh_device_close(). The closing device frees memory that the caller has not freed.
-
-- `out_pinned`: 1: pinned. 0: not pinned. May be NULL.
-@retval SH_OK                     The memory is allocated.
-@retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0.
-@blocks While the system provides and pins the pages.
-Since 0.1*/
-    pub fn sh_host_alloc(
-        device: *mut sh_device,
-        bytes: u64,
-        out_memory: *mut *mut ::core::ffi::c_void,
-        out_pinned: *mut u32,
-    ) -> sh_status;
-    /**Frees memory of sh_host_alloc(). NULL is allowed. First unregister all blocks with sources in this memory, or destroy
-their runtimes. The library does not check this, and a copy in flight would otherwise read freed memory.
-@retval SH_OK                     The memory is freed.
-@retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
-@blocks While the system unpins the pages.
-Since 0.1*/
-    pub fn sh_host_free(
-        device: *mut sh_device,
-        memory: *mut ::core::ffi::c_void,
-    ) -> sh_status;
-    /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
-
-- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
-sh_device_close().
-@retval SH_OK            The stream exists.
-@retval SH_ERROR_BACKEND The driver failed.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_stream_create(
-        device: *mut sh_device,
-        out_stream: *mut sh_stream,
-    ) -> sh_status;
-    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
-stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
-@blocks Until the stream's work has ended.
-Since 0.1*/
-    pub fn sh_stream_destroy(device: *mut sh_device, stream: sh_stream);
-    /**Waits until all work on the stream has ended.
-@retval SH_OK                     The work has ended.
-@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
-@retval SH_ERROR_BACKEND          The driver or the work failed.
-@blocks Until the stream's work has ended.
-Since 0.1*/
-    pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
-    /**Queues a call of `fn` on the stream.
-
-- `fn`: May be NULL if only the time matters. The backend `sim` calls the function at once.
-
-- `busy_ns`: The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
-for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
-value counts as 0.
-@retval SH_OK                     The call is queued.
-@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
-@retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
-@retval SH_ERROR_BACKEND          The driver failed.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_stream_launch(
-        device: *mut sh_device,
-        stream: sh_stream,
-        fn_: sh_stream_fn,
-        user_data: *mut ::core::ffi::c_void,
-        busy_ns: i64,
-    ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations share chunks of 2 to 512 MiB with others of the same
 tag, `contents`, flags and format, unless they are large for that. A chunk goes back to the driver when all its
 allocations are freed. Large allocations take whole pages.
@@ -3272,7 +3312,7 @@ Since 0.2*/
 - `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
 @retval SH_OK            The runtime exists.
 @retval SH_ERROR_BACKEND The driver failed.
-@blocks Never, unless other devices bring weights (sh_device_options). Then while it opens them and measures their
+@blocks Never, unless other devices bring weights (helpers.h). Then while it opens them and measures their
 links.
 Since 0.1*/
     pub fn sh_runtime_create(

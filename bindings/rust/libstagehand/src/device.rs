@@ -117,25 +117,29 @@ impl Device {
         let backend_path = options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut raw = init!(sh_device_options);
-        raw.staging_threads = options.staging_threads;
         raw.budget_bytes = options.budget_bytes;
         raw.margin_bytes = options.margin_bytes;
         raw.page_bytes = options.page_bytes;
         raw.link_bytes_per_second = options.link_bytes_per_second;
-        raw.staging_bytes = options.staging_bytes;
-        raw.staging_cpus = pointer(&staging_cpus);
-        raw.host_node = match options.host_node {
+        let mut host = init!(sh_host_options);
+        host.staging_threads = options.staging_threads;
+        host.staging_bytes = options.staging_bytes;
+        host.staging_cpus = pointer(&staging_cpus);
+        host.node = match options.host_node {
             HostNode::Nearest => 0,
             HostNode::Any => sys::SH_HOST_NODE_ANY,
             HostNode::Node(number) => u32::from(number) + 1,
         };
-        raw.host_flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
-        raw.helpers = pointer(&helpers);
-        raw.device_flags = if options.helps { sys::SH_HELPS_OTHERS } else { 0 };
+        host.flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
+        let mut others = init!(sh_helper_options);
+        others.devices = pointer(&helpers);
+        others.flags = if options.helps { sys::SH_HELPS_OTHERS } else { 0 };
+        raw.host = &host;
+        raw.helpers = &others;
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();
-        // SAFETY: the texts outlive the call, and the call copies them.
+        // SAFETY: the texts and structs outlive the call, which copies them.
         check(unsafe { sys::sh_device_open(name.as_ptr(), &raw, &mut device) })?;
         Ok(Device { handle: Arc::new(Handle(device)) })
     }
