@@ -236,11 +236,4 @@ uint64_t ActivationBounds::least_peak(double target_ns) const {
     return static_cast<uint64_t>(peak);
 }
 
-uint64_t ActivationBounds::free_spill_bytes() const {
-    const Instant instant = at(timeline_.forward_end, 0);
-    const double bytes =
-        std::min({instant.spillable, instant.out_rate * instant.out_ns, instant.in_rate * instant.in_ns});
-    return static_cast<uint64_t>(std::max(0.0, bytes));
-}
-
 }  // namespace stagehand::activations

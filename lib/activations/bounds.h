@@ -26,8 +26,6 @@ public:
 
     // The bytes that a fractional choice would spill and recompute at the event that decides the bound.
     AwayBytes split(uint64_t target_bytes) const;
-    // The most bytes that can leave before the forward's end, and come back in time, without a wait.
-    uint64_t free_spill_bytes() const;
 
 private:
     // An event, and the cost of having bytes away from the device just after the event.

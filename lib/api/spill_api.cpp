@@ -136,7 +136,8 @@ sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint64_t used_bytes, sh_t
     return with_spiller(spiller, [&](core::Spiller& at) {
         std::span<sh_ticket> to;
         SH_TRY(take_tickets(tickets, capacity, out_count, &to));
-        return at.upcoming(used_bytes, to, out_count);
+        *out_count = at.upcoming(used_bytes, to);
+        return Status();
     });
 }
 

@@ -80,7 +80,7 @@ Status Allocations::alloc(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* o
     node.key() = address;
     node.mapped() = bytes;
     allocations_.insert(std::move(node));
-    tags_.note_allocation(tag, bytes);
+    tags_.note_allocation(tag, bytes, true);
     *out_address = address;
     return Status();
 }
@@ -158,7 +158,7 @@ Status Allocations::free(uint64_t address) {
     const Chunk chunk{extent.address(), extent.bytes()};
     if (extent.shared) free.give(chunk, address, whole(bytes, kAlignment));
     allocations_.erase(found);
-    tags_.note_free(tag, bytes);
+    tags_.note_allocation(tag, bytes, false);
     if (--extent.allocations) return Status();
     if (extent.shared) free.remove(chunk);
     remove_extent(extent);

@@ -108,16 +108,10 @@ void Tags::note_cycle(const ChosenTags& chosen) {
     for (Tag* const tag : chosen.tags) tag->info.cycles++;
 }
 
-void Tags::note_allocation(Tag& tag, uint64_t bytes) {
+void Tags::note_allocation(Tag& tag, uint64_t bytes, bool is_there) {
     const std::lock_guard lock(mutex_);
-    tag.info.allocations++;
-    tag.info.bytes += bytes;
-}
-
-void Tags::note_free(Tag& tag, uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    tag.info.allocations--;
-    tag.info.bytes -= bytes;
+    tag.info.allocations += is_there ? 1 : -1;
+    tag.info.bytes += is_there ? bytes : -bytes;
 }
 
 void Tags::note_opened(const Extent& extent) {
@@ -125,15 +119,20 @@ void Tags::note_opened(const Extent& extent) {
     extent.tag->info.device_bytes += extent.bytes();
 }
 
+void Tags::add(const Extent& extent, bool is_there) noexcept {
+    sh_occupancy_info& info = extent.tag->info;
+    const auto change = [&](uint64_t& sum, uint64_t bytes) { sum += is_there ? bytes : -bytes; };
+    change(info.device_bytes, extent.device_bytes());
+    change(info.staged_bytes, extent.staged_bytes());
+    change(info.host_bytes, extent.host().bytes());
+    change(info.pinned_bytes, extent.host().pinned_bytes());
+    change(info.file_bytes, extent.file_bytes());
+    change(pinned_bytes_, extent.host().pinned_bytes());
+}
+
 void Tags::note_removed(const Extent& extent) noexcept {
     const std::lock_guard lock(mutex_);
-    sh_occupancy_info& info = extent.tag->info;
-    info.device_bytes -= extent.device_bytes();
-    info.staged_bytes -= extent.staged_bytes();
-    info.host_bytes -= extent.host().bytes();
-    info.pinned_bytes -= extent.host().pinned_bytes();
-    info.file_bytes -= extent.file_bytes();
-    pinned_bytes_ -= extent.host().pinned_bytes();
+    add(extent, false);
     device_.note_pinned_contents(pinned_bytes_);
 }
 
@@ -161,15 +160,7 @@ void Tags::count(const Extents& extents) noexcept {
         tag.info.device_bytes = tag.info.staged_bytes = 0;
         tag.info.host_bytes = tag.info.pinned_bytes = tag.info.file_bytes = 0;
     }
-    for (const auto& [address, extent] : extents) {
-        sh_occupancy_info& info = extent->tag->info;
-        info.device_bytes += extent->device_bytes();
-        info.staged_bytes += extent->staged_bytes();
-        info.host_bytes += extent->host().bytes();
-        info.pinned_bytes += extent->host().pinned_bytes();
-        info.file_bytes += extent->file_bytes();
-        pinned_bytes_ += extent->host().pinned_bytes();
-    }
+    for (const auto& [address, extent] : extents) add(*extent, true);
     device_.note_pinned_contents(pinned_bytes_);
 }
 

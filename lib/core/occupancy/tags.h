@@ -41,8 +41,7 @@ public:
 
     void set_state(const ChosenTags& chosen, uint32_t state);
     void note_cycle(const ChosenTags& chosen);
-    void note_allocation(Tag& tag, uint64_t bytes);
-    void note_free(Tag& tag, uint64_t bytes);
+    void note_allocation(Tag& tag, uint64_t bytes, bool is_there);
     void note_opened(const Extent& extent);
     void note_removed(const Extent& extent) noexcept;
     // Contents have arrived, before count() counts anew.
@@ -53,6 +52,7 @@ public:
     void count(const Extents& extents) noexcept;
 
 private:
+    void add(const Extent& extent, bool is_there) noexcept;
     Status select_one(const char* name, uint32_t wanted, bool repeat, ChosenTags* out);
 
     Device& device_;

@@ -6,19 +6,8 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint32_t kMostAveraged = 8;       // samples of one kind
 constexpr double kRare = 1.0 / 32;          // of the steps of an order: the plan is not for such a kind
 constexpr uint32_t kMostAddDoublings = 12;  // of the steps between two orders that are added
-
-std::vector<uint64_t> times_of(const std::vector<Order::Entry>& entries) {
-    std::vector<uint64_t> times;
-    for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
-    return times;
-}
-
-void write_times(std::vector<Order::Entry>& entries, const std::vector<uint64_t>& times) {
-    for (size_t i = 0; i < entries.size() && i < times.size(); i++) entries[i].compute_ns = times[i];
-}
 
 }  // namespace
 
@@ -92,9 +81,7 @@ void Kinds::drop(uint32_t kind) noexcept {
 
 void Kinds::forget_order(uint32_t kind) noexcept {
     if (kinds_[kind].name.empty()) return drop(kind);
-    kinds_[kind].entries.clear();
-    kinds_[kind].has_times = kinds_[kind].refused = false;
-    kinds_[kind].drift = {};
+    kinds_[kind].forget_order();
 }
 
 void Kinds::clear() noexcept {
@@ -118,13 +105,7 @@ void Kinds::take_order(uint32_t kind, const Order& order, std::vector<Order::Ent
     const uint32_t like = find_order(entries, false);
     const std::optional<uint32_t> there = order.find(entries);
     const uint32_t number = there ? *there : like != kNone ? kinds_[like].order : next_order_++;
-    for (Order::Entry& entry : entries) entry.compute_ns = 0;
-    Kind& of = kinds_[kind];
-    of.entries = std::move(entries);
-    of.order = number;
-    of.has_times = false;
-    of.samples = 0;
-    of.drift = {};
+    kinds_[kind].take_order(number, std::move(entries));
 }
 
 Kinds::Learned Kinds::learn(Order& order, const OrderRecord& record, size_t units) {
@@ -209,28 +190,7 @@ uint32_t Kinds::order_of_next(const Order& order) const {
 
 bool Kinds::saw_times(uint32_t kind, std::vector<uint64_t> times) {
     if (kind == kNone || !kinds_[kind].live || kinds_[kind].entries.size() != times.size()) return false;
-    Kind& of = kinds_[kind];
-    if (!of.has_times) {
-        write_times(of.entries, times);
-        of.has_times = true;
-        of.samples = 1;
-        return true;
-    }
-    const std::vector<uint64_t> known = times_of(of.entries);
-    if (policy::differ(known, times)) {
-        if (of.drift.saw(known, std::move(times))) {
-            write_times(of.entries, of.drift.changed());
-            of.samples = 2;
-        }
-        return true;
-    }
-    of.drift.agrees();
-    of.samples = std::min(of.samples + 1, kMostAveraged);
-    for (size_t i = 0; i < times.size(); i++) {
-        const double step = (static_cast<double>(times[i]) - static_cast<double>(known[i])) / of.samples;
-        of.entries[i].compute_ns = static_cast<uint64_t>(std::max(0.0, static_cast<double>(known[i]) + step));
-    }
-    return false;
+    return kinds_[kind].saw_times(std::move(times));
 }
 
 bool Kinds::wants_times() const {
@@ -257,7 +217,7 @@ OrderTimes Kinds::times(const Order& order, double copy_ns) const {
         if (!counts(number)) continue;
         const uint32_t of = kinds_[number].order;
         if (history_.steps_of(number) < kRare * steps[of]) continue;
-        std::vector<uint64_t> own = times_of(kinds_[number].entries);
+        std::vector<uint64_t> own = kinds_[number].times();
         const auto there = times.find(of);
         if (there == times.end() || imbalance(own) < imbalance(there->second)) times[of] = std::move(own);
     }

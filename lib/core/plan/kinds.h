@@ -4,15 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "core/memory/block.h"
+#include "core/plan/kind.h"
 #include "core/plan/order.h"
 #include "core/plan/order_record.h"
 #include "policy/kind_history.h"
-#include "policy/time_drift.h"
 
 namespace stagehand::core {
 
@@ -26,19 +25,6 @@ bool differ(const OrderTimes& one, const OrderTimes& other);
 class Kinds {
 public:
     static constexpr uint32_t kMost = policy::KindHistory::kMostKinds;
-
-    struct Kind {
-        bool live = false;
-        bool has_times = false;               // the entries have the times that the engine computes for
-        bool refused = false;                 // no plan fits that has this order beside others
-        uint32_t order = 0;                   // the number of its order, which kinds may share
-        uint32_t samples = 0;                 // that the times are the mean of
-        uint64_t steps = 0, last = 0;         // number of steps, and when the last one was
-        std::string name;                     // empty: told apart by itself
-        std::vector<Order::Entry> entries;    // its order and times; empty: not known yet
-        std::vector<Order::Entry> deviation;  // another order that came once, of a named kind
-        policy::TimeDrift drift;
-    };
 
     const std::array<Kind, kMost>& all() const { return kinds_; }
     Kind& at(uint32_t kind) { return kinds_[kind]; }

@@ -14,12 +14,12 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods, and no capture is under way.
 class Access {
 public:
-    Access(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Views& views, const PlanInForce& plan,
-           Fetcher& fetcher)
+    Access(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, Views& views,
+           const PlanInForce& plan, Fetcher& fetcher)
         : gate_(gate),
           memory_(memory),
-          movement_(movement),
-          course_(course),
+          movers_(movers),
+          step_order_(step_order),
           views_(views),
           plan_(plan),
           fetcher_(fetcher) {}
@@ -37,8 +37,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     Views& views_;
     const PlanInForce& plan_;
     Fetcher& fetcher_;

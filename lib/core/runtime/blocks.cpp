@@ -140,7 +140,7 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
         if (!goes) continue;
         protections_.end(unit, unit.protections);
         memory_.contents.drop(unit);
-        SH_TRY(gate_.note(unit.memory == Memory::unordered ? course_.unordered.drop(unit, lock)
+        SH_TRY(gate_.note(unit.memory == Memory::unordered ? step_order_.unordered.drop(unit, lock)
                                                            : memory_.placement.remove(unit)));
         gone.push_back(index);
     }
@@ -154,7 +154,7 @@ Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
     }
     forget_units(gone, lock);
     memory_.registry.remove(ids);
-    plan_.demand().tell_less_kept();
+    plan_.claim().tell_less_kept();
     plan_.want();
     return Status();
 }
@@ -167,14 +167,14 @@ void Blocks::forget_units(std::span<const uint32_t> gone, Lock& lock) {
     const auto is_gone = [&](uint32_t unit) { return std::binary_search(gone.begin(), gone.end(), unit); };
     for (const uint32_t index : gone) {
         Unit& unit = memory_.registry.unit(index);
-        (void)movement_.loader.wait_issued(unit, lock, 0).ok();  // no load is queued: gives back a failed one
+        (void)movers_.loader.wait_issued(unit, lock, 0).ok();  // no load is queued: gives back a failed one
         memory_.contents.leave(unit);
         memory_.changes.leave(unit);
-        course_.unordered.forget(unit);
+        step_order_.unordered.forget(unit);
         plan_.forget(index);
     }
     memory_.contents.forget(is_gone);
-    course_.forget(is_gone, memory_.registry.units().size());
+    step_order_.forget(is_gone, memory_.registry.units().size());
     plan_.forget_uses(is_gone);
 }
 

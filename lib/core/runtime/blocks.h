@@ -7,25 +7,25 @@
 #include <stagehand/runtime.h>
 
 #include "base/status.h"
-#include "core/runtime/course.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/graphs.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/protections.h"
-#include "core/runtime/share.h"
 #include "core/runtime/sources.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Blocks {
 public:
-    Blocks(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course, Protections& protections,
-           PlanInForce& plan, const Graphs& graphs, Sources& sources)
+    Blocks(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order,
+           Protections& protections, PlanInForce& plan, const Graphs& graphs, Sources& sources)
         : gate_(gate),
           share_(share),
           memory_(memory),
-          movement_(movement),
-          course_(course),
+          movers_(movers),
+          step_order_(step_order),
           protections_(protections),
           plan_(plan),
           graphs_(graphs),
@@ -49,10 +49,10 @@ private:
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     Protections& protections_;
     PlanInForce& plan_;
     const Graphs& graphs_;

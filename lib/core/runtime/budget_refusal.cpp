@@ -13,8 +13,8 @@ namespace stagehand::core {
 std::string BudgetRefusal::asked_for_by(uint32_t unit, uint64_t least_pages) const {
     if (unit == kNone) return "";
     const Unit& largest = memory_.registry.unit(unit);
-    const bool learning = !course_.order.known();
-    const bool stays = !course_.order.contains(unit) && outside_.to_stay_pages > outside_.to_learn_pages;
+    const bool learning = !step_order_.order.known();
+    const bool stays = !step_order_.order.contains(unit) && outside_.to_stay_pages > outside_.to_learn_pages;
     const uint64_t beside = stays ? least_pages - outside_.to_stay_pages : outside_.to_stay_pages;
     std::string text = ", asked for by ";
     if (stays && limits_.unordered_pages > largest.pages)

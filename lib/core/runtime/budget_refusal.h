@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 #include "core/device/arbiter.h"
-#include "core/plan/planner.h"
-#include "core/runtime/course.h"
-#include "core/runtime/share.h"
+#include "core/plan/plan_terms.h"
+#include "core/runtime/budget_share.h"
+#include "core/runtime/step_order.h"
 #include "policy/outside.h"
 
 namespace stagehand::core {
@@ -17,9 +17,9 @@ namespace stagehand::core {
 class BudgetRefusal {
 public:
     // `outside` is the part of the needs that is for units outside the order.
-    BudgetRefusal(Gate& gate, Share& share, ModelMemory& memory, Course& course, const Planner::Limits& limits,
+    BudgetRefusal(Gate& gate, BudgetShare& share, ModelMemory& memory, StepOrder& step_order, const PlanLimits& limits,
                   const policy::OutsideNeeds& outside)
-        : gate_(gate), share_(share), memory_(memory), course_(course), limits_(limits), outside_(outside) {}
+        : gate_(gate), share_(share), memory_(memory), step_order_(step_order), limits_(limits), outside_(outside) {}
 
     // `asks` is the unit that needs most, or kNone. `reason` is what the arbiter said.
     Status of_plan(const Needs& needs, uint32_t asks, const Status& reason) const;
@@ -31,10 +31,10 @@ private:
     uint64_t smallest_budget(uint64_t least_pages) const;
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Course& course_;
-    const Planner::Limits limits_;
+    StepOrder& step_order_;
+    const PlanLimits limits_;
     const policy::OutsideNeeds outside_;
 };
 

@@ -58,6 +58,7 @@ Status Captures::acquire(sh_block id, sh_stream stream, sh_view* out) {
 }
 
 Status Captures::acquire_many(std::span<const sh_block> ids, sh_stream stream, std::span<sh_view* const> out) {
+    SH_TRY(gate_.check_blocks(memory_.registry, ids));
     for (size_t i = 0; i < ids.size(); i++) {
         const Status status = no_throw([&] { return acquire(ids[i], stream, out[i]); });
         if (status.ok()) continue;

@@ -9,9 +9,9 @@
 #include "core/memory/model_memory.h"
 #include "core/movement/capture.h"
 #include "core/movement/graph.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/clearance.h"
 #include "core/runtime/gate.h"
-#include "core/runtime/share.h"
 #include "core/runtime/views.h"
 
 namespace stagehand::core {
@@ -19,7 +19,7 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Captures {
 public:
-    Captures(Gate& gate, Share& share, ModelMemory& memory, Clearance& clearance, Views& views)
+    Captures(Gate& gate, BudgetShare& share, ModelMemory& memory, Clearance& clearance, Views& views)
         : gate_(gate), share_(share), memory_(memory), clearance_(clearance), views_(views) {}
 
     // Whether a capture can begin on the stream, as far as this class can tell.
@@ -33,7 +33,7 @@ public:
 
 private:
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
     Clearance& clearance_;
     Views& views_;

@@ -14,14 +14,14 @@ Status Clearance::make_current(Unit& unit, bool* out_waited, Lock& lock) {
     if (unit.load() && !unit.load_queued() && !unit.load()->issued) {
         // A prefetch has failed meanwhile. Its failure is reported to the caller that needs the bytes, unless the
         // prefetch was only cancelled.
-        Status failure = movement_.loader.wait_issued(unit, lock, 0);
+        Status failure = movers_.loader.wait_issued(unit, lock, 0);
         return failure.code() == SH_ERROR_CANCELLED ? Status() : failure;
     }
     if (!drop_if_stale(unit) && !unit.held) {
         if (unit.load_queued())
-            movement_.loader.cancel(unit, lock);
+            movers_.loader.cancel(unit, lock);
         else
-            SH_TRY(movement_.write_back.flush(unit, lock));
+            SH_TRY(movers_.write_back.flush(unit, lock));
         return Status();
     }
     *out_waited = false;
@@ -41,13 +41,13 @@ Status Clearance::remove(const Obstacle& obstacle, const Unit* wanted, Lock& loc
             return Status(SH_ERROR_HELD, gate_.title() + ": the graph needs memory that a view of " +
                                              memory_.registry.name_of(there) + " holds: release the view first");
         case Obstacle::loading:
-            movement_.loader.cancel(there, lock);
+            movers_.loader.cancel(there, lock);
             break;
         case Obstacle::dirty:
-            SH_TRY(movement_.write_back.begin(there, WriteBack::Part::ring));
+            SH_TRY(movers_.write_back.begin(there, WriteBack::Part::ring));
             break;
         case Obstacle::writing:
-            SH_TRY(movement_.write_back.wait(there, lock));
+            SH_TRY(movers_.write_back.wait(there, lock));
             break;
     }
     return gate_.usable();

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "core/memory/contents.h"
-#include "core/runtime/movement.h"
+#include "core/runtime/movers.h"
 
 namespace stagehand::core {
 
@@ -12,8 +12,8 @@ namespace stagehand::core {
 // again.
 class Clearance {
 public:
-    explicit Clearance(Gate& gate, ModelMemory& memory, Movement& movement)
-        : gate_(gate), memory_(memory), movement_(movement) {}
+    explicit Clearance(Gate& gate, ModelMemory& memory, Movers& movers)
+        : gate_(gate), memory_(memory), movers_(movers) {}
 
     // Drops the unit's contents if they are out of date. Returns false if they stay for now, because the unit is held,
     // its load is queued, or the engine's changes of it are not written back yet.
@@ -29,7 +29,7 @@ public:
 private:
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
+    Movers& movers_;
 };
 
 }  // namespace stagehand::core

@@ -11,8 +11,8 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 Status Fetcher::place_unordered(Unit& unit, Lock& lock) {
-    SH_TRY(course_.unordered.place(unit, lock));
-    if (unit.protections) plan_.demand().tell_kept();  // from here on, some pages of the unit must stay
+    SH_TRY(step_order_.unordered.place(unit, lock));
+    if (unit.protections) plan_.claim().tell_kept();  // from here on, some pages of the unit must stay
     return Status();
 }
 
@@ -67,13 +67,13 @@ Status Fetcher::begin(Unit& unit, uint32_t* view_flags, Lock& lock) {
             *view_flags |= SH_VIEW_REMAPPED;
             continue;
         }
-        if (unit.memory == Memory::unordered && !pin) pin.emplace(course_.unordered, unit);
+        if (unit.memory == Memory::unordered && !pin) pin.emplace(step_order_.unordered, unit);
         if (const Obstacle obstacle = memory_.contents.in_the_way(unit); obstacle.kind != Obstacle::none) {
             SH_TRY(clearance_.remove(obstacle, &unit, lock));
             continue;
         }
-        course_.prefetcher.restart();
-        return movement_.loader.begin(unit, 0);
+        step_order_.prefetcher.restart();
+        return movers_.loader.begin(unit, 0);
     }
 }
 
@@ -85,32 +85,32 @@ Status Fetcher::wait_for_copies(Unit& unit, sh_stream stream, uint32_t flags, ui
     if (unit.hindered_by(kBeingRead)) {
         bool waited = false;
         const uint64_t began = memory_.device.now_ns();
-        Status status = movement_.write_back.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
+        Status status = movers_.write_back.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
         if (waited) views_.note_wait(unit, began, view_flags);
         if (status.code() != SH_OK) return status;
         if (gate_.closing()) return gate_.usable();
     }
     const bool queued = unit.load_queued();
     if (unit.load() && !queued && !unit.load()->issued)
-        return movement_.loader.wait_issued(unit, lock, 0);  // the load has failed since it was begun
+        return movers_.loader.wait_issued(unit, lock, 0);  // the load has failed since it was begun
     Status failure;
-    if (!queued && movement_.loader.settle(unit, &failure)) {
+    if (!queued && movers_.loader.settle(unit, &failure)) {
         SH_TRY(failure);
-        return unit.complete() ? Status() : movement_.loader.last_failure().within(memory_.registry.name_of(unit));
+        return unit.complete() ? Status() : movers_.loader.last_failure().within(memory_.registry.name_of(unit));
     }
     if ((queued || stream == SH_STREAM_HOST) && (flags & SH_ACQUIRE_NO_WAIT)) return Status(SH_NOT_READY);
     if (queued || stream == SH_STREAM_HOST) {
         const uint64_t began = memory_.device.now_ns();
-        Status status = movement_.loader.wait_issued(unit, lock, 0);
-        if (status.ok() && stream == SH_STREAM_HOST) status = movement_.loader.wait_done(unit, lock);
+        Status status = movers_.loader.wait_issued(unit, lock, 0);
+        if (status.ok() && stream == SH_STREAM_HOST) status = movers_.loader.wait_done(unit, lock);
         views_.note_wait(unit, began, view_flags);
         SH_TRY(status);
         if (gate_.closing()) return gate_.usable();
         // The failure may have been reported to another caller that waited for the load too.
-        if (!unit.complete()) return movement_.loader.last_failure().within(memory_.registry.name_of(unit));
+        if (!unit.complete()) return movers_.loader.last_failure().within(memory_.registry.name_of(unit));
     }
     if (stream == SH_STREAM_HOST || !unit.load()) return Status();
-    return movement_.loader.order_before(unit, stream);
+    return movers_.loader.order_before(unit, stream);
 }
 
 Status Fetcher::finish(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock) {
@@ -131,7 +131,7 @@ bool Fetcher::hint(Unit& unit, Lock& lock) {
     if (gate_.closing() || gate_.in_graph() || gate_.capturing() || unit.complete() ||
         !clearance_.drop_if_stale(unit) || memory_.contents.in_the_way(unit).kind != Obstacle::none)
         return true;
-    return movement_.loader.begin(unit, memory_.device.now_ns()).ok();
+    return movers_.loader.begin(unit, memory_.device.now_ns()).ok();
 }
 
 }  // namespace stagehand::core

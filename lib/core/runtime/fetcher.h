@@ -5,9 +5,9 @@
 
 #include "base/status.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
 #include "core/runtime/plan_in_force.h"
+#include "core/runtime/step_order.h"
 #include "core/runtime/views.h"
 
 namespace stagehand::core {
@@ -15,12 +15,12 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods, and no capture is under way.
 class Fetcher {
 public:
-    Fetcher(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance, Views& views,
+    Fetcher(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, Clearance& clearance, Views& views,
             PlanInForce& plan, Graphs& graphs)
         : gate_(gate),
           memory_(memory),
-          movement_(movement),
-          course_(course),
+          movers_(movers),
+          step_order_(step_order),
           clearance_(clearance),
           views_(views),
           plan_(plan),
@@ -41,8 +41,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     Clearance& clearance_;
     Views& views_;
     PlanInForce& plan_;

@@ -7,7 +7,7 @@ Status GraphResidents::bring(const Graph& graph, sh_stream stream, Lock& lock) {
     SH_TRY(load_units(graph, stream, lock));
     SH_TRY(clear_ring(lock));  // again, because the mutex was given up
     if (!graph.unpack_memory) return Status();
-    for (const uint32_t index : graph.units) SH_TRY(movement_.loader.bring_kept(memory_.registry.unit(index)));
+    for (const uint32_t index : graph.units) SH_TRY(movers_.loader.bring_kept(memory_.registry.unit(index)));
     return Status();
 }
 
@@ -40,11 +40,11 @@ Status GraphResidents::load_own(Unit& unit, Lock& lock) {
         if (waited) continue;
         if (unit.own_valid() == unit.own.size()) return Status();
         if (unit.load_queued())
-            movement_.loader.cancel(unit, lock);
+            movers_.loader.cancel(unit, lock);
         else if (unit.writing() != Writing::none)
-            SH_TRY(movement_.write_back.wait(unit, lock));
+            SH_TRY(movers_.write_back.wait(unit, lock));
         else
-            return movement_.loader.begin_part(unit, 0, 0);
+            return movers_.loader.begin_part(unit, 0, 0);
     }
 }
 
@@ -54,9 +54,9 @@ Status GraphResidents::load_units(const Graph& graph, sh_stream stream, Lock& lo
     for (const uint32_t index : graph.units) {
         Unit& unit = memory_.registry.unit(index);
         if (!unit.load()) continue;
-        SH_TRY(movement_.loader.wait_issued(unit, lock, 0));
+        SH_TRY(movers_.loader.wait_issued(unit, lock, 0));
         Status failure;
-        const bool done = movement_.loader.settle(unit, &failure);
+        const bool done = movers_.loader.settle(unit, &failure);
         SH_TRY(failure);
         if (!done) SH_TRY(memory_.device.stream_wait_event(stream, unit.load()->done));
     }
@@ -64,8 +64,8 @@ Status GraphResidents::load_units(const Graph& graph, sh_stream stream, Lock& lo
     for (const uint32_t index : graph.units)
         if (const Unit& unit = memory_.registry.unit(index);
             unit.own_valid() < unit.own.size() || unit.stale() || unit.updating())
-            return !movement_.loader.last_failure().ok()
-                       ? movement_.loader.last_failure()
+            return !movers_.loader.last_failure().ok()
+                       ? movers_.loader.last_failure()
                        : Status(SH_ERROR_BUSY,
                                 memory_.registry.name_of(unit) + " changed while the graph was being entered");
     return Status();

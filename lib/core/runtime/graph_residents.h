@@ -4,15 +4,15 @@
 #include "base/status.h"
 #include "core/movement/graph.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/movement.h"
+#include "core/runtime/movers.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex. It is given up.
 class GraphResidents {
 public:
-    GraphResidents(Gate& gate, ModelMemory& memory, Movement& movement, Clearance& clearance)
-        : gate_(gate), memory_(memory), movement_(movement), clearance_(clearance) {}
+    GraphResidents(Gate& gate, ModelMemory& memory, Movers& movers, Clearance& clearance)
+        : gate_(gate), memory_(memory), movers_(movers), clearance_(clearance) {}
 
     // Afterwards nobody needs the contents of the ring, the stream waits for the resident pages of the graph's blocks,
     // and the packed weights that the graph unpacks on the device are on their way there.
@@ -25,7 +25,7 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
+    Movers& movers_;
     Clearance& clearance_;
 };
 

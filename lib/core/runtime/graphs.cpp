@@ -40,7 +40,7 @@ bool Graphs::any_uses(uint32_t unit) const {
 
 Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     SH_TRY(gate_.running());
-    SH_TRY(gate_.note(movement_.take_failure()));
+    SH_TRY(gate_.note(movers_.take_failure()));
     Graph* const graph = find(id);
     if (!graph) return Status(SH_ERROR_INVALID_HANDLE, "the graph was destroyed");
     if (stream == SH_STREAM_HOST)
@@ -70,20 +70,20 @@ Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
     entered_on_ = stream;
     const Gate::Inside inside(gate_);
     Status status = no_throw([&] {
-        const uint64_t wrong = movement_.loader.times_wrong();
+        const uint64_t wrong = movers_.loader.times_wrong();
         memory_.contents.expect_launch();
-        if (entered_unpacks()) gate_.wait(lock, [&] { return movement_.loader.queued() == 0 || gate_.closing(); });
+        if (entered_unpacks()) gate_.wait(lock, [&] { return movers_.loader.queued() == 0 || gate_.closing(); });
         SH_TRY(residents_.bring(*graph, stream, lock));
-        movement_.loader.look();
-        if (movement_.loader.times_wrong() != wrong) {
-            SH_TRY(movement_.loader.take_failure());
+        movers_.loader.look();
+        if (movers_.loader.times_wrong() != wrong) {
+            SH_TRY(movers_.loader.take_failure());
             return Status(SH_ERROR_BACKEND, "weights of the graph came wrong, and are to be loaded again");
         }
-        return movement_.order_before(stream);
+        return movers_.order_before(stream);
     });
     if (!status.ok()) {
         if (entered_unpacks())
-            (void)movement_.loader.synchronize().ok();  // no load stands for what the packed weights that were brought
+            (void)movers_.loader.synchronize().ok();  // no load stands for what the packed weights that were brought
         entered_ = nullptr;
         gate_.graph_left();
     }
@@ -108,7 +108,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
     if (status.ok()) status = backend.event_record(graph.done, stream);
     // The launch and the loads that follow it use the same memory for packed weights.
     if (transfer::Unpacker& unpacker = memory_.unpack_memory.unpacker(); status.ok() && graph.unpack_memory)
-        status = unpacker.follow(movement_.loader.stream(), graph.done);
+        status = unpacker.follow(movers_.loader.stream(), graph.done);
     if (status.ok()) status = no_throw([&] { return memory_.streams.number(stream, &number); });
     if (status.ok()) {
         memory_.streams.mark(number);
@@ -129,7 +129,7 @@ Status Graphs::leave(Graph& graph, sh_stream stream) {
         count_.end(&*launch_);
         if (Status told = count_.tell(*launch_); status.ok()) status = told;
     }
-    course_.prefetcher.renew();
+    step_order_.prefetcher.renew();
     gate_.notify();
     return gate_.note(status);
 }

@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 #include "core/movement/graph.h"
-#include "core/runtime/course.h"
 #include "core/runtime/graph_residents.h"
 #include "core/runtime/step_count.h"
+#include "core/runtime/step_order.h"
 #include "core/runtime/views.h"
 
 namespace stagehand::core {
@@ -18,12 +18,12 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Graphs {
 public:
-    Graphs(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, GraphResidents& residents, Views& views,
-           StepCount& count)
+    Graphs(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, GraphResidents& residents,
+           Views& views, StepCount& count)
         : gate_(gate),
           memory_(memory),
-          movement_(movement),
-          course_(course),
+          movers_(movers),
+          step_order_(step_order),
           residents_(residents),
           views_(views),
           count_(count) {}
@@ -63,8 +63,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     GraphResidents& residents_;
     Views& views_;
     StepCount& count_;

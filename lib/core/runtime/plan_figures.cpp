@@ -8,7 +8,7 @@
 
 namespace stagehand::core {
 
-void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) const {
+void PlanFigures::describe(const PlanResult& result, sh_plan_info* out) const {
     const uint32_t size = out->struct_size;
     const uint64_t page = share_.page_bytes();
     *out = {};
@@ -40,7 +40,7 @@ void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) con
 
 uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
     uint64_t count = 0;
-    for (const Kinds::Kind& kind : plan_.watch().kinds().all()) {
+    for (const Kind& kind : plan_.watch().kinds().all()) {
         if (!kind.live) continue;
         if (count++ >= out.size()) continue;
         sh_kind_info& info = *out[count - 1];
@@ -57,7 +57,7 @@ uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
 
 void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     if (!plan_.exists()) return;
-    const Planner::Result& result = plan_.result();
+    const PlanResult& result = plan_.result();
     const auto ms = [](double ns) { return ns / 1e6; };
     const uint64_t page = share_.page_bytes();
     const auto name = [&](const Unit& unit) {
@@ -96,7 +96,7 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
         out.end_object();
     }
     out.end_array().begin_array("uses");
-    for (const Order::Entry& entry : course_.order.followed().entries()) {
+    for (const Order::Entry& entry : step_order_.order.followed().entries()) {
         if (places[entry.unit] == kNone) continue;
         out.begin_object()
             .add("block", places[entry.unit])
@@ -110,7 +110,7 @@ void PlanFigures::stats(sh_runtime_stats* out) const {
     const uint32_t size = out->struct_size;
     *out = gate_.stats();
     out->struct_size = size;
-    const Planner::Result& result = plan_.result();
+    const PlanResult& result = plan_.result();
     out->resident_bytes = result.resident_pages * share_.page_bytes();
     out->ring_bytes = uint64_t(result.ring_pages) * share_.page_bytes();
     out->unordered_bytes = result.unordered_pages * share_.page_bytes();

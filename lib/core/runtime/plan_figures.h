@@ -9,8 +9,8 @@
 #include <stagehand/streaming.h>
 #include <stagehand/telemetry.h>
 
+#include "core/runtime/budget_share.h"
 #include "core/runtime/plan_in_force.h"
-#include "core/runtime/share.h"
 #include "telemetry/json_text.h"
 
 namespace stagehand::core {
@@ -18,17 +18,17 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class PlanFigures {
 public:
-    PlanFigures(Gate& gate, Share& share, ModelMemory& memory, Course& course, const PlanInForce& plan,
+    PlanFigures(Gate& gate, BudgetShare& share, ModelMemory& memory, StepOrder& step_order, const PlanInForce& plan,
                 const sh_runtime_options& options)
         : gate_(gate),
           share_(share),
           memory_(memory),
-          course_(course),
+          step_order_(step_order),
           plan_(plan),
           max_held_(std::max(1u, options.max_held)) {}
 
     // Describes a plan for this runtime.
-    void describe(const Planner::Result& result, sh_plan_info* out) const;
+    void describe(const PlanResult& result, sh_plan_info* out) const;
     // Describes the kinds of step that are known, as many as there is room for. Returns their number.
     uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
     // Adds the members that docs/telemetry.md lists for a plan. `lists`: also the blocks, and the order of their use.
@@ -38,9 +38,9 @@ public:
 
 private:
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Course& course_;
+    StepOrder& step_order_;
     const PlanInForce& plan_;
     const uint32_t max_held_;
 };

@@ -17,30 +17,30 @@ constexpr int kMemoryAttempts = 3;
 
 }  // namespace
 
-PlanInForce::PlanInForce(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course,
+PlanInForce::PlanInForce(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order,
                          const Protections& protections, const sh_runtime_options& options)
     : gate_(gate),
       share_(share),
       memory_(memory),
-      movement_(movement),
-      course_(course),
+      movers_(movers),
+      step_order_(step_order),
       planner_(memory.registry),
-      plan_memory_(memory, course),
-      watch_(gate, share, memory, movement, course),
+      plan_memory_(memory, step_order),
+      watch_(gate, share, memory, movers, step_order),
       changes_(memory.changes, memory.registry),
-      demand_(gate, share, memory, movement, course, protections, watch_.speeds(), planner_, plan_, options) {}
+      claim_(gate, share, memory, movers, step_order, protections, watch_.speeds(), planner_.plain(), plan_, options) {}
 
 bool PlanInForce::is_due() const {
-    return is_wanted() || !exists_ || course_.meter.measured() || share_.arbiter().wants_change(share_.tenant);
+    return is_wanted() || !exists_ || step_order_.meter.measured() || share_.arbiter().wants_change(share_.tenant);
 }
 
 void PlanInForce::look_at_times() {
     look_at_changes();
-    if (!exists_ || is_wanted() || !course_.order.known()) return;
+    if (!exists_ || is_wanted() || !step_order_.order.known()) return;
     bool changed = false;
     const Status status = no_throw([&] {  // after a failure, the next sample tells
-        Planner::Limits with;
-        SH_TRY(demand_.limits(changes_.planned(), &with));
+        PlanLimits with;
+        SH_TRY(claim_.limits(changes_.planned(), &with));
         return watch_.look(planner_, with, plan_, &changed);
     });
     wanted_ = wanted_ || (status.ok() && changed);
@@ -89,41 +89,41 @@ Status PlanInForce::vacate(Lock& lock) {
 // Behind a closed door.
 Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
-    SH_TRY(gate_.note(movement_.flush_all(lock)));
-    SH_TRY(gate_.note(movement_.quiesce(lock)));
-    SH_TRY(gate_.note(movement_.loader.rest()));
+    SH_TRY(gate_.note(movers_.flush_all(lock)));
+    SH_TRY(gate_.note(movers_.quiesce(lock)));
+    SH_TRY(gate_.note(movers_.loader.rest()));
     away_.emptied = true;
     return gate_.note(plan_memory_.clear(lock));
 }
 
 Status PlanInForce::give_back(Lock& lock) {
-    SH_TRY(movement_.quiesce(lock));
-    SH_TRY(movement_.loader.rest());
+    SH_TRY(movers_.quiesce(lock));
+    SH_TRY(movers_.loader.rest());
     SH_TRY(plan_memory_.give_back());
     return share_.device->pool().trim(0);
 }
 
 // While nothing is under way.
 Status PlanInForce::get_loader_ready(bool streams) {
-    if (!streams) return movement_.loader.rest();
-    movement_.loader.get_ready();
+    if (!streams) return movers_.loader.rest();
+    movers_.loader.get_ready();
     return Status();
 }
 
 // An order that was learned may need more memory than learning it did: held blocks have fixed places, and blocks that
 // were not used need memory beside them. Without an order, blocks are loaded one by one as they come.
 Status PlanInForce::change_plan(Lock& lock, bool press) {
-    course_.take_up(memory_.registry.units().size());
+    step_order_.take_up(memory_.registry.units().size());
     Status status = plan_with_order(lock, press);
-    if (status.code() == SH_ERROR_BUDGET && course_.order.has_others()) {
-        watch_.kinds().refuse_others(course_.order);
-        course_.order.remove_others_if([](uint32_t) { return true; });
+    if (status.code() == SH_ERROR_BUDGET && step_order_.order.has_others()) {
+        watch_.kinds().refuse_others(step_order_.order);
+        step_order_.order.remove_others_if([](uint32_t) { return true; });
         status = plan_with_order(lock, press);
     }
-    if (status.code() != SH_ERROR_BUDGET || !course_.order.known() || course_.order.given()) return status;
-    course_.set_aside();
+    if (status.code() != SH_ERROR_BUDGET || !step_order_.order.known() || step_order_.order.given()) return status;
+    step_order_.set_aside();
     status = plan_with_order(lock, press);
-    if (!status.ok()) course_.take_up(memory_.registry.units().size());  // the old plan may stay in force
+    if (!status.ok()) step_order_.take_up(memory_.registry.units().size());  // the old plan may stay in force
     return status;
 }
 
@@ -132,46 +132,47 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = share_.backend().now_ns();
     if (memory_.registry.has_packed_tensors())
         SH_TRY(share_.device->measure_unpacking(share_.pages_beside(plan_memory_.pages())));
-    Planner::Limits with;
+    PlanLimits with;
     // Also before the order is known: later there may be no free page to measure the link with.
-    SH_TRY(demand_.limits(changes_.units(), &with));
-    const bool measured = course_.meter.measured() && course_.order.known();
+    SH_TRY(claim_.limits(changes_.units(), &with));
+    const bool measured = step_order_.meter.measured() && step_order_.order.known();
     if (measured) watch_.read_first_times();
-    watch_.state_order(plan_, demand_.max_held());
+    watch_.state_order(plan_, claim_.max_held());
     uint32_t asks = kNone;
-    const Needs needs = demand_.needs_with_curve(with, &asks);
+    const Needs needs = claim_.needs_with_curve(with, &asks);
     uint64_t share = 0;
-    Status status = demand_.ask_for_share(needs, press, &share, lock);
+    Status status = claim_.ask_for_share(needs, press, &share, lock);
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, gate_.title() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET)
-        return BudgetRefusal(gate_, share_, memory_, course_, with, planner_.outside()).of_plan(needs, asks, status);
+        return BudgetRefusal(gate_, share_, memory_, step_order_, with, planner_.plain().outside())
+            .of_plan(needs, asks, status);
     SH_TRY(status);
     // Other runtimes did not give up what they hold.
     if (exists_ && !is_wanted() && !measured && share == plan_.share_pages) return Status();
-    Planner::Result result;
+    PlanResult result;
     const uint64_t sources = memory_.registry.source_changes();
     const uint64_t held_before = plan_memory_.pages();
     // The arbiter has granted more by now than the runtime holds. So the arbiter must learn the result, even after an
     // exception.
-    status = no_throw([&] { return planner_.make(course_.order, with, share, &result); });
+    status = no_throw([&] { return planner_.make(step_order_.order, with, share, &result); });
     const bool made = status.ok();
     if (made)
         status = no_throw([&] {
-            SH_TRY(movement_.flush_all(lock));
-            SH_TRY(movement_.quiesce(lock));
+            SH_TRY(movers_.flush_all(lock));
+            SH_TRY(movers_.quiesce(lock));
             SH_TRY(get_loader_ready(result.bytes_per_step > 0));
             return plan_memory_.apply(result, lock);
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force
         wanted_ = wanted_ || measured;                             // the times are in the order, but not yet in a plan
-        demand_.settle(std::max({plan_.pages(), plan_memory_.pages(), std::min(share, plan_.share_pages)}));
+        claim_.settle(std::max({plan_.pages(), plan_memory_.pages(), std::min(share, plan_.share_pages)}));
         return made ? Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, status.text()) : status;
     }
     exists_ = status.ok();
     if (!status.ok()) {
         plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;
         plan_.unpack = {};
-        demand_.settle();
+        claim_.settle();
         return gate_.note(status);
     }
     if (share < plan_.share_pages && plan_memory_.pages() < held_before)
@@ -179,10 +180,10 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     plan_ = std::move(result);
     sources_planned_ = sources;
     changes_.plan_changed(std::move(with.changing));
-    demand_.settle(share);
-    wanted_ = demand_.is_trimmed();  // if trimmed, the next step takes its share again
+    claim_.settle(share);
+    wanted_ = claim_.is_trimmed();  // if trimmed, the next step takes its share again
     gate_.stats().plans++;
-    course_.prefetcher.renew();
+    step_order_.prefetcher.renew();
     telemetry::trace_plan(gate_.name().c_str(), watch_.reason(), began, share_.backend().now_ns());
     watch_.plan_changed(with.link_bytes_per_ns, share_.backend().now_ns() - began);
     watch_.measure_if_missing();
@@ -194,30 +195,31 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     return Status();
 }
 
-Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out) {
+Status PlanInForce::try_out(const sh_plan_options& options, PlanResult* out) {
     // An order that is set aside may fit these options.
     struct SetAside {
         void operator()(Order* order) const { order->set_aside(); }
     };
-    const bool taken = course_.order.take_up(memory_.registry.units().size());
-    const std::unique_ptr<Order, SetAside> until_end(taken ? &course_.order : nullptr);
+    const bool taken = step_order_.order.take_up(memory_.registry.units().size());
+    const std::unique_ptr<Order, SetAside> until_end(taken ? &step_order_.order : nullptr);
     if (memory_.registry.has_packed_tensors() && !gate_.is_away())
         SH_TRY(share_.device->measure_unpacking(share_.pages_beside(plan_memory_.pages())));
-    Planner::Limits with;
-    SH_TRY(demand_.limits(changes_.units(), &with));
+    PlanLimits with;
+    SH_TRY(claim_.limits(changes_.units(), &with));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) {
         with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
         with.link_bytes_beside = 0;
     }
     uint32_t asks = kNone;
-    const Needs needs = planner_.needs(course_.order, with, &asks);
+    const Needs needs = planner_.plain().needs(step_order_.order, with, &asks);
     const uint64_t whole =
         options.budget_bytes ? options.budget_bytes / share_.page_bytes() : share_.arbiter().total_pages();
     const uint64_t share = std::min({whole, needs.wanted_pages, share_.max_pages});
     const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * share_.page_bytes();
     if (share < needs.least_pages)
-        return BudgetRefusal(gate_, share_, memory_, course_, with, planner_.outside()).of_trial(asked, needs, asks);
-    return planner_.make(course_.order, with, share, out);
+        return BudgetRefusal(gate_, share_, memory_, step_order_, with, planner_.plain().outside())
+            .of_trial(asked, needs, asks);
+    return planner_.make(step_order_.order, with, share, out);
 }
 
 Status PlanInForce::leave(bool keeps_places, Lock& lock) {
@@ -242,7 +244,7 @@ Status PlanInForce::come_back(bool keeps_places, Lock& lock) {
         const bool same = keeps_places && away_.keeps_places;
         if (!same) plan_ = {};
         const Status status = no_throw([&] { return same ? take_places(lock) : change_plan_again(lock, true); });
-        if (status.ok()) return demand_.tell_less_kept(), Status();
+        if (status.ok()) return claim_.tell_less_kept(), Status();
         share_.arbiter().withdraw(share_.tenant);
         (void)share_.device->pool().trim(0).ok();  // pages that were made and not mapped
         return status.within(gate_.title() + " stays released");
@@ -262,15 +264,15 @@ Status PlanInForce::take_places(Lock& lock) {
     needs.least_pages = plan_.pages();
     needs.wanted_pages = std::max(plan_.pages(), plan_.share_pages);
     uint64_t share = 0;
-    SH_TRY(demand_.ask_for_share(needs, true, &share, lock));
+    SH_TRY(claim_.ask_for_share(needs, true, &share, lock));
     SH_TRY(gate_.note(no_throw([&] {
         SH_TRY(get_loader_ready(plan_.bytes_per_step > 0));
         return plan_memory_.restore(lock);
     })));
     exists_ = true;
-    demand_.renew({});
-    demand_.settle(share);
-    course_.prefetcher.renew();
+    claim_.renew({});
+    claim_.settle(share);
+    step_order_.prefetcher.renew();
     telemetry::trace_memory(gate_.name().c_str(), share_.backend().now_ns(),
                             plan_memory_.pages() * share_.page_bytes());
     return Status();

@@ -10,9 +10,9 @@
 #include <stagehand/streaming.h>
 
 #include "base/status.h"
-#include "core/plan/planner.h"
+#include "core/plan/packed_planner.h"
+#include "core/runtime/budget_claim.h"
 #include "core/runtime/changes_watch.h"
-#include "core/runtime/demand.h"
 #include "core/runtime/plan_memory.h"
 #include "core/runtime/step_watch.h"
 
@@ -21,11 +21,11 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class PlanInForce {
 public:
-    PlanInForce(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course,
+    PlanInForce(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order,
                 const Protections& protections, const sh_runtime_options& options);
 
     bool exists() const { return exists_; }
-    const Planner::Result& result() const { return plan_; }  // all 0 if there is no plan
+    const PlanResult& result() const { return plan_; }  // all 0 if there is no plan
     // A new plan: blocks, sources, order or protections changed, or the engine asked.
     bool is_wanted() const {
         return wanted_ || memory_.registry.source_changes() != sources_planned_ || changes_.differ();
@@ -39,7 +39,7 @@ public:
     void look_at_times();
     // Wants a new plan if the engine changes more or fewer blocks in each step than the plan counts on.
     void look_at_changes() {
-        if (exists_ && course_.order.known()) changes_.look();
+        if (exists_ && step_order_.order.known()) changes_.look();
     }
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
@@ -63,9 +63,9 @@ public:
     // Gives all memory back when the runtime is closed.
     Status give_back(Lock& lock);
 
-    Demand& demand() { return demand_; }
+    BudgetClaim& claim() { return claim_; }
     // Lets the runtime hold all of its share again, if it was trimmed.
-    void use_all() { demand_.trim_to(UINT64_MAX); }
+    void use_all() { claim_.trim_to(UINT64_MAX); }
     // Forgets a unit that is gone.
     void forget(uint32_t unit) {
         if (plan_.least_unit == unit) plan_.least_unit = kNone;
@@ -81,7 +81,7 @@ public:
     void forget_kinds() noexcept { watch_.kinds().clear(); }
 
     // The plan that these options would lead to. The order must be known.
-    Status try_out(const sh_plan_options& options, Planner::Result* out);
+    Status try_out(const sh_plan_options& options, PlanResult* out);
 
 private:
     Status behind_closed_door(Lock& lock, const std::function<Status()>& work);
@@ -93,16 +93,16 @@ private:
     Status get_loader_ready(bool streams);
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
-    Planner planner_;
-    Planner::Result plan_;
+    Movers& movers_;
+    StepOrder& step_order_;
+    PackedPlanner planner_;
+    PlanResult plan_;
     PlanMemory plan_memory_;
     StepWatch watch_;
     ChangesWatch changes_;
-    Demand demand_;
+    BudgetClaim claim_;
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
     uint64_t sources_planned_ = 0;  // Registry::source_changes() of the plan

@@ -4,19 +4,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/plan/planner.h"
-#include "core/runtime/course.h"
+#include "core/plan/plan_terms.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods. Every use of the memory has ended.
 class PlanMemory {
 public:
-    PlanMemory(ModelMemory& memory, Course& course) : memory_(memory), course_(course) {}
+    PlanMemory(ModelMemory& memory, StepOrder& step_order) : memory_(memory), step_order_(step_order) {}
 
     uint64_t pages() const { return memory_.placement.pages(); }  // that the runtime holds
     // Returns SH_ERROR_BUDGET without any change if there is no room.
-    Status apply(const Planner::Result& plan, Lock& lock);
+    Status apply(const PlanResult& plan, Lock& lock);
     Status clear(Lock& lock);
     // Does it for good, when the runtime is closed.
     Status give_back();
@@ -30,7 +30,7 @@ public:
 
 private:
     ModelMemory& memory_;
-    Course& course_;
+    StepOrder& step_order_;
     struct {
         std::vector<Place> places;
         uint32_t ring_pages = 0;

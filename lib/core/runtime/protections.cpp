@@ -13,8 +13,8 @@ Status Protections::protect(std::span<const sh_block> ids, bool* out_may_grow) {
         block.detail->protections++;
         if (unit.protections++) continue;
         units_++;
-        if (unit.memory == Memory::unordered) course_.unordered.pin(unit);
-        if (course_.order.contains(block.unit) && unit.own.size() < unit.pages) *out_may_grow = true;
+        if (unit.memory == Memory::unordered) step_order_.unordered.pin(unit);
+        if (step_order_.order.contains(block.unit) && unit.own.size() < unit.pages) *out_may_grow = true;
     }
     return Status();
 }
@@ -25,7 +25,7 @@ void Protections::end(Unit& unit, uint64_t times) {
     unit.protections -= times;
     if (unit.protections) return;
     units_--;
-    if (unit.memory == Memory::unordered) course_.unordered.unpin(unit);
+    if (unit.memory == Memory::unordered) step_order_.unordered.unpin(unit);
 }
 
 void Protections::unprotect(std::span<const sh_block> ids) {

@@ -5,15 +5,15 @@
 #include <span>
 
 #include "base/status.h"
-#include "core/runtime/course.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Protections {
 public:
-    explicit Protections(Gate& gate, ModelMemory& memory, Course& course)
-        : gate_(gate), memory_(memory), course_(course) {}
+    explicit Protections(Gate& gate, ModelMemory& memory, StepOrder& step_order)
+        : gate_(gate), memory_(memory), step_order_(step_order) {}
 
     // `out_may_grow`: a plan could give some of the blocks more memory than they have.
     Status protect(std::span<const sh_block> ids, bool* out_may_grow);
@@ -33,7 +33,7 @@ public:
 private:
     Gate& gate_;
     ModelMemory& memory_;
-    Course& course_;
+    StepOrder& step_order_;
     uint32_t scopes_ = 0;
     uint64_t units_ = 0;  // units that are protected one by one
 };

@@ -66,7 +66,7 @@ private:
 
 Status Readback::order_copies_after(const Block& block, sh_stream stream) {
     BackendDevice& backend = memory_.device;
-    const sh_stream copies = movement_.write_back.lane().stream();
+    const sh_stream copies = movers_.write_back.lane().stream();
     if (stream != SH_STREAM_HOST) {
         SH_TRY(views_.check_no_capture(stream));
         sh_backend_event event = 0;
@@ -97,8 +97,8 @@ Status Readback::read(sh_block id, sh_stream stream, uint64_t offset, void* buff
     const uint64_t address = block->address + offset;
     const Gate::Inside inside(gate_);
     return gate_.note(unlocked(lock, [&]() -> Status {
-        SH_TRY(movement_.write_back.lane().copy(address, buffer, bytes));
-        return movement_.write_back.lane().synchronize();
+        SH_TRY(movers_.write_back.lane().copy(address, buffer, bytes));
+        return movers_.write_back.lane().synchronize();
     }));
 }
 
@@ -139,7 +139,7 @@ Status Readback::verify(sh_block id, sh_stream stream, Lock& lock) {
     block->detail->readers++;
     Status status = no_throw([&] {
         return unlocked(lock, [&]() -> Status {
-            Comparison comparison(movement_.write_back.lane());
+            Comparison comparison(movers_.write_back.lane());
             for (const Read& read : reads) SH_TRY(comparison.compare(read));
             return Status();
         });

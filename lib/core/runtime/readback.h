@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "core/runtime/movement.h"
+#include "core/runtime/movers.h"
 #include "core/runtime/views.h"
 
 namespace stagehand::core {
@@ -12,8 +12,8 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods, and no capture is under way. They give it up.
 class Readback {
 public:
-    Readback(Gate& gate, ModelMemory& memory, Movement& movement, Views& views)
-        : gate_(gate), memory_(memory), movement_(movement), views_(views) {}
+    Readback(Gate& gate, ModelMemory& memory, Movers& movers, Views& views)
+        : gate_(gate), memory_(memory), movers_(movers), views_(views) {}
 
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
     // Reads the sources of a held block again, and compares them with what is on the device.
@@ -25,7 +25,7 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
+    Movers& movers_;
     Views& views_;
 };
 

@@ -25,7 +25,7 @@ Status Residency::without_mutex(Lock& lock, const std::function<Status()>& work)
 Status Residency::protect(std::span<const sh_block> ids) {
     bool may_grow = false;
     SH_TRY(protections_.protect(ids, &may_grow));
-    Status status = no_throw([&] { return plan_.demand().tell_kept(), Status(); });
+    Status status = no_throw([&] { return plan_.claim().tell_kept(), Status(); });
     if (!status.ok())
         protections_.unprotect(ids);  // all or none
     else if (may_grow && plan_.exists())
@@ -35,27 +35,27 @@ Status Residency::protect(std::span<const sh_block> ids) {
 
 void Residency::unprotect(std::span<const sh_block> ids) {
     protections_.unprotect(ids);
-    plan_.demand().tell_less_kept();
+    plan_.claim().tell_less_kept();
 }
 
 void Residency::keep_begin() {
     if (memory_.registry.block_count() == 0)
         log_line(SH_LOG_WARNING, "%s is kept resident, but it has no blocks", gate_.title().c_str());
     if (protections_.begin_scope()) spans_.begin(telemetry::Residency::kept);
-    plan_.demand().tell_kept();
+    plan_.claim().tell_kept();
 }
 
 void Residency::keep_end() {
     if (protections_.end_scope())
         spans_.end(telemetry::Residency::kept, memory_.placement.pages() * share_.page_bytes());
-    plan_.demand().tell_less_kept();
+    plan_.claim().tell_less_kept();
 }
 
 Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock, uint64_t* out_number) {
     SH_TRY(gate_.usable());
     uint64_t pages = bytes / share_.page_bytes() + (bytes % share_.page_bytes() != 0);
     if (!bytes) {
-        if (!plan_.exists() && !course_.order.known())
+        if (!plan_.exists() && !step_order_.order.known())
             return Status(
                 SH_ERROR_INVALID_STATE,
                 gate_.title() + " cannot reserve what it uses: set a schedule, run a step, or pass a number of bytes");
@@ -84,7 +84,7 @@ Status Residency::guest_begin(const sh_guest_options& options, Lock& lock) {
     SH_TRY(gate_.at_edge("become a guest"));
     const uint64_t page = share_.page_bytes();
     const auto pages_of = [&](uint64_t bytes) { return bytes / page + (bytes % page != 0); };
-    const Needs needs = plan_.demand().needs();
+    const Needs needs = plan_.claim().needs();
     GuestTerms terms;
     terms.least_pages = needs.least_pages;
     terms.pages = std::min(options.bytes ? pages_of(options.bytes) : needs.wanted_pages,
@@ -183,7 +183,7 @@ Status Residency::shrink_to(uint64_t pages, Lock& lock) {
         target = std::max(pages, certain());
     }
     if (!plan_.exists()) return Status();
-    plan_.demand().trim_to(std::max(target, plan_.result().least_pages));
+    plan_.claim().trim_to(std::max(target, plan_.result().least_pages));
     // The runtime may need more than that now.
     if (Status status = plan_.change(lock, false); status.code() != SH_ERROR_BUDGET && status.code() != SH_ERROR_BUSY)
         SH_TRY(status);

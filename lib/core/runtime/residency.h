@@ -8,12 +8,12 @@
 #include <stagehand/residency.h>
 
 #include "base/status.h"
-#include "core/runtime/course.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/graphs.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/protections.h"
 #include "core/runtime/residency_spans.h"
-#include "core/runtime/share.h"
+#include "core/runtime/step_order.h"
 #include "policy/division.h"
 
 namespace stagehand::core {
@@ -21,12 +21,12 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Residency {
 public:
-    Residency(Gate& gate, Share& share, ModelMemory& memory, Course& course, Protections& protections,
+    Residency(Gate& gate, BudgetShare& share, ModelMemory& memory, StepOrder& step_order, Protections& protections,
               PlanInForce& plan, const Graphs& graphs)
         : gate_(gate),
           share_(share),
           memory_(memory),
-          course_(course),
+          step_order_(step_order),
           protections_(protections),
           plan_(plan),
           graphs_(graphs),
@@ -60,9 +60,9 @@ private:
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Course& course_;
+    StepOrder& step_order_;
     Protections& protections_;
     PlanInForce& plan_;
     const Graphs& graphs_;

@@ -25,30 +25,30 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       gate_(mutex, choose_name(options, tag_.value())),
       carrier_(make_carrier(*share_.device, gate_.name(), share_.max_pages)),
       memory_(*share_.device, *carrier_, tag_.value()),
-      movement_(*share_.device, *carrier_, memory_, gate_),
-      course_(*share_.device, memory_, movement_, gate_),
-      clearance_(gate_, memory_, movement_),
-      views_(gate_, memory_, movement_, course_, clearance_),
-      protections_(gate_, memory_, course_),
-      plan_(gate_, share_, memory_, movement_, course_, protections_, options),
-      figures_(gate_, share_, memory_, course_, plan_, options),
+      movers_(*share_.device, *carrier_, memory_, gate_),
+      step_order_(*share_.device, memory_, movers_, gate_),
+      clearance_(gate_, memory_, movers_),
+      views_(gate_, memory_, movers_, step_order_, clearance_),
+      protections_(gate_, memory_, step_order_),
+      plan_(gate_, share_, memory_, movers_, step_order_, protections_, options),
+      figures_(gate_, share_, memory_, step_order_, plan_, options),
       count_(gate_, share_, figures_),
       captures_(gate_, share_, memory_, clearance_, views_),
-      residents_(gate_, memory_, movement_, clearance_),
-      graphs_(gate_, memory_, movement_, course_, residents_, views_, count_),
-      fetcher_(gate_, memory_, movement_, course_, clearance_, views_, plan_, graphs_),
-      access_(gate_, memory_, movement_, course_, views_, plan_, fetcher_),
-      readback_(gate_, memory_, movement_, views_),
-      sources_(gate_, memory_, movement_, course_, clearance_, graphs_),
-      blocks_(gate_, share_, memory_, movement_, course_, protections_, plan_, graphs_, sources_),
-      residency_(gate_, share_, memory_, course_, protections_, plan_, graphs_),
-      steps_(gate_, memory_, movement_, course_, plan_, graphs_, access_, count_),
+      residents_(gate_, memory_, movers_, clearance_),
+      graphs_(gate_, memory_, movers_, step_order_, residents_, views_, count_),
+      fetcher_(gate_, memory_, movers_, step_order_, clearance_, views_, plan_, graphs_),
+      access_(gate_, memory_, movers_, step_order_, views_, plan_, fetcher_),
+      readback_(gate_, memory_, movers_, views_),
+      sources_(gate_, memory_, movers_, step_order_, clearance_, graphs_),
+      blocks_(gate_, share_, memory_, movers_, step_order_, protections_, plan_, graphs_, sources_),
+      residency_(gate_, share_, memory_, step_order_, protections_, plan_, graphs_),
+      steps_(gate_, memory_, movers_, step_order_, plan_, graphs_, access_, count_),
       pauses_(gate_, memory_, plan_, graphs_, access_) {}
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
-    SH_TRY(runtime->movement_.open(runtime->device()));
+    SH_TRY(runtime->movers_.open(runtime->device()));
     runtime->share_.arbiter().join(*runtime);
     runtime->share_.device->pausables().join(*runtime);
     *out = std::move(runtime);
@@ -67,7 +67,7 @@ Status Runtime::close(Lock& lock) {
     Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
         status = no_throw([&] { return plan_.give_back(lock); });
-        if (status.ok()) return movement_.write_back.take_failure();  // changes may be lost
+        if (status.ok()) return movers_.write_back.take_failure();  // changes may be lost
         log_line(SH_LOG_WARNING, "%s: an attempt to close the runtime failed: %s", name().c_str(), status.text());
     }
     if (!memory_.placement.pages()) return status;
@@ -79,7 +79,7 @@ Status Runtime::close(Lock& lock) {
 // Acquires and releases must be noted, because an order is followed or learned, or because something must be loaded or
 // waited for.
 bool Runtime::is_eventful() const {
-    const bool settled = plan_.exists() && !residency_.leaving() && !gate_.capturing() && course_.is_settled();
+    const bool settled = plan_.exists() && !residency_.leaving() && !gate_.capturing() && step_order_.is_settled();
     return !settled || !gate_.is_open() || memory_.ring.size() || memory_.registry.hindered();
 }
 
@@ -130,7 +130,7 @@ void Runtime::run() noexcept {
 }
 
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
-    Planner::Result result;
+    PlanResult result;
     SH_TRY(steps_.plan(options, &result, lock));
     if (out) figures_.describe(result, out);
     return Status();
@@ -138,7 +138,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
 
 Status Runtime::step_begin(const char* kind_name, Lock& lock) {
     SH_TRY(steps_.begin(kind_name, lock));
-    if (is_eventful()) course_.record_step();
+    if (is_eventful()) step_order_.record_step();
     return Status();
 }
 
@@ -150,7 +150,7 @@ Status Runtime::step_end(Lock& lock) {
 Status Runtime::synchronize(Lock& lock) {
     SH_TRY(gate_.usable());
     const Gate::Inside inside(gate_);
-    return gate_.note(movement_.synchronize(lock));
+    return gate_.note(movers_.synchronize(lock));
 }
 
 Status Runtime::forget(sh_stream stream) {
@@ -159,15 +159,14 @@ Status Runtime::forget(sh_stream stream) {
 
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
     SH_TRY(gate_.running());
-    SH_TRY(gate_.note(movement_.take_failure()));
+    SH_TRY(gate_.note(movers_.take_failure()));
     return gate_.capturing() ? captures_.acquire(id, stream, out) : access_.acquire(id, stream, flags, out, lock);
 }
 
 Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags,
                              std::span<sh_view* const> out, Lock& lock) {
     SH_TRY(gate_.running());
-    SH_TRY(gate_.note(movement_.take_failure()));
-    SH_TRY(gate_.check_blocks(memory_.registry, ids));
+    SH_TRY(gate_.note(movers_.take_failure()));
     return gate_.capturing() ? captures_.acquire_many(ids, stream, out)
                              : access_.acquire_many(ids, stream, flags, out, lock);
 }
@@ -218,7 +217,7 @@ Status Runtime::capture_begin(sh_stream stream) {
     // Memory that others have yet to give up is no reason to plan first, because runtimes with graphs may keep it for a
     // long time.
     const bool has_to_change = plan_.is_wanted() || share_.arbiter().has_to_give(*this);
-    if (!plan_.exists() || !course_.order.known() || (has_to_change && !graphs_.hold_the_plan()))
+    if (!plan_.exists() || !step_order_.order.known() || (has_to_change && !graphs_.hold_the_plan()))
         return Status(SH_ERROR_INVALID_STATE,
                       tenant_name() + " must make a plan before a stream captures: call sh_plan() first");
     return captures_.begin(stream);

@@ -125,12 +125,12 @@ private:
 
     const sh_stream thread_handle_;  // stands for each thread's own default stream
     const RuntimeTag tag_;
-    Share share_;
+    BudgetShare share_;
     Gate gate_;
     const std::unique_ptr<transfer::Carrier> carrier_;
     ModelMemory memory_;
-    Movement movement_;
-    Course course_;
+    Movers movers_;
+    StepOrder step_order_;
     Pressure pressure_;
     Clearance clearance_;
     Views views_;

@@ -10,8 +10,8 @@ namespace stagehand::core {
 // Nothing that was begun reads or writes the block's source, or uses the memory of its unit.
 bool Sources::is_left_alone(const Block& block) {
     Unit& unit = memory_.registry.unit(block.unit);
-    if (block.detail->readers || gate_.changing() || unit.bringing || !movement_.loader.is_quiet(unit)) return false;
-    return movement_.write_back.is_flushed(unit, block) && memory_.streams.are_over(unit.used_streams());
+    if (block.detail->readers || gate_.changing() || unit.bringing || !movers_.loader.is_quiet(unit)) return false;
+    return movers_.write_back.is_flushed(unit, block) && memory_.streams.are_over(unit.used_streams());
 }
 
 // Other calls may begin new work while the mutex is given up. So everything is checked again until nothing had to be
@@ -45,11 +45,11 @@ Status Sources::leave_alone(std::span<const sh_block> ids, Lock& lock) {
             else if (unit.load_queued() && unit.held)
                 gate_.wait(lock, [&] { return !unit.load_queued(); });  // for a block that shares the unit
             else if (unit.load_queued())
-                movement_.loader.cancel(unit, lock);
-            else if (!movement_.loader.is_quiet(unit))
-                SH_TRY(movement_.loader.wait_quiet(unit, lock));
-            else if (!movement_.write_back.is_flushed(unit, *block))
-                SH_TRY(movement_.write_back.flush(indices, lock));
+                movers_.loader.cancel(unit, lock);
+            else if (!movers_.loader.is_quiet(unit))
+                SH_TRY(movers_.loader.wait_quiet(unit, lock));
+            else if (!movers_.write_back.is_flushed(unit, *block))
+                SH_TRY(movers_.write_back.flush(indices, lock));
             else
                 SH_TRY(memory_.streams.wait(unit.used_streams(), lock));
             break;
@@ -73,12 +73,11 @@ Status Sources::spoil(std::span<const sh_block> ids, std::span<const uint32_t> u
     for (const uint32_t index : units) {
         Unit& unit = memory_.registry.unit(index);
         if (clearance_.drop_if_stale(unit) || unit.held || unit.bringing || unit.load_queued()) continue;
-        if (Status begun = no_throw([&] { return movement_.write_back.begin(unit, WriteBack::Part::all); });
-            status.ok())
+        if (Status begun = no_throw([&] { return movers_.write_back.begin(unit, WriteBack::Part::all); }); status.ok())
             status = begun;
         clearance_.drop_if_stale(unit);
     }
-    course_.prefetcher.renew();
+    step_order_.prefetcher.renew();
     return gate_.note(status);
 }
 
@@ -125,7 +124,7 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
 Status Sources::wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock) {
     std::vector<uint32_t> indices;
     for (const sh_block id : ids) indices.push_back(memory_.registry.index_of(*memory_.registry.find(id)));
-    SH_TRY(movement_.write_back.flush(indices, lock));
+    SH_TRY(movers_.write_back.flush(indices, lock));
     SH_TRY(graphs_.wait_for_launches(lock));
     gate_.wait(lock, [&] {
         return std::all_of(ids.begin(), ids.end(), [&](sh_block id) {
@@ -135,11 +134,11 @@ Status Sources::wait_for_sources(std::span<const sh_block> ids, std::span<const 
     });
     for (const uint32_t index : units) {
         Unit& unit = memory_.registry.unit(index);
-        while (unit.live && !movement_.loader.is_quiet(unit)) {  // checked again after each wait
+        while (unit.live && !movers_.loader.is_quiet(unit)) {  // checked again after each wait
             if (unit.load_queued())
-                movement_.loader.cancel(unit, lock);
+                movers_.loader.cancel(unit, lock);
             else
-                SH_TRY(movement_.loader.wait_quiet(unit, lock));
+                SH_TRY(movers_.loader.wait_quiet(unit, lock));
         }
     }
     for (const uint32_t index : units)  // again, because the mutex was given up
@@ -237,7 +236,7 @@ Status Sources::write_back_all(Lock& lock) {
 
 Status Sources::write_back(std::span<const uint32_t> indices, Lock& lock) {
     const Gate::Inside inside(gate_);
-    return gate_.note(movement_.write_back.flush(indices, lock));
+    return gate_.note(movers_.write_back.flush(indices, lock));
 }
 
 }  // namespace stagehand::core

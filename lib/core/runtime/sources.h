@@ -5,16 +5,22 @@
 
 #include "base/status.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Sources {
 public:
-    Sources(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance, Graphs& graphs)
-        : gate_(gate), memory_(memory), movement_(movement), course_(course), clearance_(clearance), graphs_(graphs) {}
+    Sources(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, Clearance& clearance,
+            Graphs& graphs)
+        : gate_(gate),
+          memory_(memory),
+          movers_(movers),
+          step_order_(step_order),
+          clearance_(clearance),
+          graphs_(graphs) {}
 
     Status invalidate(std::span<const sh_block> ids);
     Status update_begin(std::span<const sh_block> ids, Lock& lock);
@@ -36,8 +42,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     Clearance& clearance_;
     Graphs& graphs_;
     uint64_t updates_ = 0;  // that have begun

@@ -26,16 +26,16 @@ bool apart(double one, double other) { return std::fabs(one - other) > kLinksApa
 Status SpeedWatch::link(double* bytes_per_ns) const {
     *bytes_per_ns = link_;
     if (link_ <= 0) SH_TRY(share_.device->link(share_.pages_beside(memory_.placement.pages()), bytes_per_ns));
-    *bytes_per_ns += movement_.loader.speed_beside();
+    *bytes_per_ns += movers_.loader.speed_beside();
     return Status();
 }
 
-void SpeedWatch::step_begins(const Planner::Result& plan) {
+void SpeedWatch::step_begins(const PlanResult& plan) {
     steps_++;
-    transfer::CopyMeter& meter = movement_.loader.meter();
+    transfer::CopyMeter& meter = movers_.loader.meter();
     meter.stop();
     if (link_due_ || share_.device->link_is_given() || planned_link_ <= 0) return;
-    if (plan.bytes_per_step == 0 || !course_.order.known()) return;
+    if (plan.bytes_per_step == 0 || !step_order_.order.known()) return;
     if (!link_samples_.begin_step(transfer::CopyMeter::kMost, plan.step_ns)) return;
     link_due_ = true;
     const double least_ns = std::max(kShortestNs, kLonePart * static_cast<double>(share_.device->lone_copy_ns()));
@@ -57,7 +57,7 @@ void SpeedWatch::note_verdict() {
 void SpeedWatch::look_at_link() {
     if (!link_due_) return;
     double sample = 0;
-    const auto read = movement_.loader.meter().read(share_.device->lone_copy_ns(), &sample);
+    const auto read = movers_.loader.meter().read(share_.device->lone_copy_ns(), &sample);
     if (read == transfer::CopyMeter::Read::not_yet) return;
     link_due_ = false;
     if (read == transfer::CopyMeter::Read::never) return;
@@ -78,7 +78,7 @@ void SpeedWatch::look_at_link() {
 }
 
 void SpeedWatch::look_beside() {
-    const double now = movement_.loader.speed_beside();
+    const double now = movers_.loader.speed_beside();
     if (std::fabs(now - planned_beside_) <= kLinksApart * (planned_link_ + planned_beside_)) {
         beside_apart_ = 0;
         beside_differs_ = false;
@@ -107,7 +107,7 @@ void SpeedWatch::find_streamed_times(std::vector<uint64_t>* out) {
     find_source_ns_per_byte(units, &source_ns_);
     out->assign(units.size(), 0);
     for (uint32_t i = 0; i < units.size(); i++) {
-        if (!units[i].live || !units[i].ring_pages || !course_.order.contains(i)) continue;
+        if (!units[i].live || !units[i].ring_pages || !step_order_.order.contains(i)) continue;
         (*out)[i] = static_cast<uint64_t>(static_cast<double>(memory_.registry.link_bytes(i)) *
                                           std::max(1 / planned_link_, source_ns_[i]));
     }
@@ -120,7 +120,7 @@ void SpeedWatch::plan_changed(double link_bytes_per_ns, bool wanted) noexcept {
         last_plan_ = steps_;
         next_plan_ = steps_ + interval_;
     }
-    movement_.loader.meter().stop();
+    movers_.loader.meter().stop();
     link_samples_.begin_anew();
     source_drift_.begin_anew();
     next_sources_ = steps_ + kSourceSteps;

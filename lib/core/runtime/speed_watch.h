@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/plan/planner.h"
-#include "core/runtime/course.h"
-#include "core/runtime/share.h"
+#include "core/plan/plan_terms.h"
+#include "core/runtime/budget_share.h"
+#include "core/runtime/step_order.h"
 #include "policy/time_drift.h"
 
 namespace stagehand::core {
@@ -19,13 +19,13 @@ namespace stagehand::core {
 // in all methods.
 class SpeedWatch {
 public:
-    explicit SpeedWatch(Share& share, ModelMemory& memory, Movement& movement, Course& course)
-        : share_(share), memory_(memory), movement_(movement), course_(course) {}
+    explicit SpeedWatch(BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order)
+        : share_(share), memory_(memory), movers_(movers), step_order_(step_order) {}
 
     // The speed of the link to plan with, in bytes per nanosecond: by the last verdict, else as the device has it. With
     // what other links bring now.
     Status link(double* bytes_per_ns) const;
-    void step_begins(const Planner::Result& plan);
+    void step_begins(const PlanResult& plan);
     // Reads samples that are there. May lack memory.
     void look();
     // The link or the sources have another speed than the plan in force counts with.
@@ -44,10 +44,10 @@ private:
     void note_verdict();
     void find_streamed_times(std::vector<uint64_t>* out);
 
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     policy::TimeDrift link_samples_, source_drift_;
     std::vector<uint64_t> planned_, times_;  // of the copy of each streamed unit, in nanoseconds
     std::vector<double> source_ns_;          // of a byte of each unit

@@ -6,9 +6,9 @@
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/gate.h"
 #include "core/runtime/plan_figures.h"
-#include "core/runtime/share.h"
 #include "telemetry/step_log.h"
 
 namespace stagehand::core {
@@ -22,7 +22,8 @@ public:
         sh_runtime_stats before = {};
     };
 
-    StepCount(Gate& gate, Share& share, const PlanFigures& figures) : gate_(gate), share_(share), figures_(figures) {}
+    StepCount(Gate& gate, BudgetShare& share, const PlanFigures& figures)
+        : gate_(gate), share_(share), figures_(figures) {}
 
     Status start_log(const char* path) { return log_.start(path); }
     Status stop_log() { return log_.stop(); }
@@ -36,7 +37,7 @@ public:
 
 private:
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     const PlanFigures& figures_;
     telemetry::StepLog log_;
 };

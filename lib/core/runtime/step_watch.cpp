@@ -19,28 +19,28 @@ constexpr double kOffersPart = 0.02;  // of the time goes into them
 constexpr double kMostSteps = 4096;   // from one to the next
 
 // The least that the copies of a step take. It is the same whichever kind of step the plan was made for.
-double copy_ns(const Planner::Result& plan) {
+double copy_ns(const PlanResult& plan) {
     return static_cast<double>(plan.bound_bytes_per_step) * 1e9 /
            static_cast<double>(std::max<uint64_t>(1, plan.link_bytes_per_second));
 }
 
 }  // namespace
 
-void StepWatch::step_begins(const Planner::Result& plan) {
+void StepWatch::step_begins(const PlanResult& plan) {
     steps_++;
     speeds_.step_begins(plan);
     sampling_ = false;
-    const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && course_.order.known();
-    if (trusted_ || !streams || course_.meter.measuring() || course_.meter.has_sample()) return;
+    const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && step_order_.order.known();
+    if (trusted_ || !streams || step_order_.meter.measuring() || step_order_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
     policy::TimeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
-    sampling_ = drift.begin_step(course_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
-    if (sampling_) course_.meter.start_sample();
+    sampling_ = drift.begin_step(step_order_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
+    if (sampling_) step_order_.meter.start_sample();
 }
 
 void StepWatch::step_ends() {
-    course_.meter.end_sample();
-    if (course_.meter.measured() && measured_kind_ == kNone) measured_kind_ = kinds_.current();
+    step_order_.meter.end_sample();
+    if (step_order_.meter.measured() && measured_kind_ == kNone) measured_kind_ = kinds_.current();
     if (sampling_) sample_kind_ = kinds_.current();
     sampling_ = false;
 }
@@ -48,7 +48,7 @@ void StepWatch::step_ends() {
 void StepWatch::plan_changed(double link_bytes_per_ns, uint64_t took_ns) {
     speeds_.plan_changed(link_bytes_per_ns, reason_ == kSpeeds);
     drift_.begin_anew();
-    course_.meter.drop_sample();
+    step_order_.meter.drop_sample();
     measured_kind_ = kNone;
     offer_ = {};
     offers_ = 0;
@@ -61,58 +61,57 @@ void StepWatch::plan_changed(double link_bytes_per_ns, uint64_t took_ns) {
 void StepWatch::read_first_times() {
     const bool known =
         measured_kind_ != kNone && kinds_.at(measured_kind_).live && !kinds_.at(measured_kind_).entries.empty();
-    auto entries = known ? kinds_.at(measured_kind_).entries : course_.order.followed().entries();
-    const bool any = course_.meter.read(&entries);
-    course_.meter.stop();
+    auto entries = known ? kinds_.at(measured_kind_).entries : step_order_.order.followed().entries();
+    const bool any = step_order_.meter.read(&entries);
+    step_order_.meter.stop();
     if (!any) return;
     std::vector<uint64_t> times;
     for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
-    course_.order.set_times(known ? kinds_.at(measured_kind_).order : course_.order.followed().number(), times);
+    step_order_.order.set_times(known ? kinds_.at(measured_kind_).order : step_order_.order.followed().number(), times);
     // One whole step, as sure as two samples that agree.
     for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, times);
 }
 
 void StepWatch::measure_if_missing() {
-    const auto& entries = course_.order.followed().entries();
+    const auto& entries = step_order_.order.followed().entries();
     const bool missing =
         std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
-    if (!course_.order.known() || !missing || was_measured_) return;
-    course_.meter.start();
+    if (!step_order_.order.known() || !missing || was_measured_) return;
+    step_order_.meter.start();
     was_measured_ = true;
 }
 
 // Returns true if there was a sample.
 bool StepWatch::read_sample() {
-    if (!course_.meter.has_sample()) return false;
+    if (!step_order_.meter.has_sample()) return false;
     const bool known =
         sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
-    const auto& entries = known ? kinds_.at(sample_kind_).entries : course_.order.followed().entries();
+    const auto& entries = known ? kinds_.at(sample_kind_).entries : step_order_.order.followed().entries();
     std::vector<uint64_t> times;
-    if (course_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
+    if (step_order_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
     if (kinds_.saw_times(sample_kind_, std::move(times))) drift_.soon();
     return true;
 }
 
-void StepWatch::state_order(const Planner::Result& plan, uint32_t max_held) {
+void StepWatch::state_order(const PlanResult& plan, uint32_t max_held) {
     if (trusted_) return;
     // The engine may have changed for good. But if kinds hold several blocks at once, they need room for these as soon
     // as they come again.
-    kinds_.remove_stale(course_.order, max_held > 1);
-    planned_ = kinds_.times(course_.order, copy_ns(plan));
-    for (const auto& [number, times] : planned_) course_.order.set_times(number, times);
+    kinds_.remove_stale(step_order_.order, max_held > 1);
+    planned_ = kinds_.times(step_order_.order, copy_ns(plan));
+    for (const auto& [number, times] : planned_) step_order_.order.set_times(number, times);
 }
 
-Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
-                       bool* out_changed) {
+Status StepWatch::look(PackedPlanner& planner, const PlanLimits& limits, const PlanResult& plan, bool* out_changed) {
     *out_changed = false;
     speeds_.look();
     const bool sampled = read_sample() && !trusted_;
-    OrderTimes now = sampled ? kinds_.times(course_.order, copy_ns(plan)) : OrderTimes();
+    OrderTimes now = sampled ? kinds_.times(step_order_.order, copy_ns(plan)) : OrderTimes();
     const bool other_times = !now.empty() && differ(planned_, now);
     const bool other_speeds = speeds_.differs() && speeds_.may_plan();
     if (!other_times && !other_speeds) return Status();
     if (!other_times) now = planned_;
-    Planner::Limits with = limits;
+    PlanLimits with = limits;
     SH_TRY(speeds_.link(&with.link_bytes_per_ns));  // as seen by now
     // With the same times and speeds comes the same offer. Only the number of steps that they have lasted for is
     // another one.
@@ -133,9 +132,9 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     return Status();
 }
 
-Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
+Status StepWatch::make_offer(PackedPlanner& planner, const PlanLimits& limits, const PlanResult& plan,
                              OrderTimes times) {
-    Order order = course_.order;
+    Order order = step_order_.order;
     for (const auto& [number, of] : times) order.set_times(number, of);
     const uint64_t began = memory_.device.now_ns();
     next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
@@ -143,8 +142,8 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
     offer.made = true;
     offer.times = std::move(times);
     offer.verdict = speeds_.verdict();
-    offer.now_ns = planner.step_ns(order, limits, plan);
-    Planner::Result other;
+    offer.now_ns = planner.plain().step_ns(order, limits, plan);
+    PlanResult other;
     SH_TRY(planner.make(order, limits, plan.share_pages, &other));
     offer.then_ns = other.step_ns;
     // Resident pages that are new come once, as fast as their source and the link allow. So do the contents of the

@@ -7,10 +7,10 @@
 
 #include "base/status.h"
 #include "core/plan/kinds.h"
-#include "core/plan/planner.h"
-#include "core/runtime/course.h"
-#include "core/runtime/share.h"
+#include "core/plan/packed_planner.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/speed_watch.h"
+#include "core/runtime/step_order.h"
 #include "policy/time_drift.h"
 
 namespace stagehand::core {
@@ -18,8 +18,12 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class StepWatch {
 public:
-    explicit StepWatch(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course)
-        : gate_(gate), share_(share), memory_(memory), course_(course), speeds_(share, memory, movement, course) {}
+    explicit StepWatch(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order)
+        : gate_(gate),
+          share_(share),
+          memory_(memory),
+          step_order_(step_order),
+          speeds_(share, memory, movers, step_order) {}
 
     // The engine has given the times of the order, or not. Times that it gave are not measured.
     void trust_times(bool given) { trusted_ = given; }
@@ -27,7 +31,7 @@ public:
     const Kinds& kinds() const { return kinds_; }
     const SpeedWatch& speeds() const { return speeds_; }
 
-    void step_begins(const Planner::Result& plan);
+    void step_begins(const PlanResult& plan);
     // The kind of the step is known by now, as far as it can be.
     void step_ends();
     // Has the next step measured whole if nothing is known of the times.
@@ -36,9 +40,9 @@ public:
     void read_first_times();
     // Reads a sample whose events are done. Returns true if a plan for other orders, times or speeds is worth its cost.
     // The order must be known, and `plan` in force.
-    Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
+    Status look(PackedPlanner& planner, const PlanLimits& limits, const PlanResult& plan, bool* out_changed);
     // Sets the orders and the times for a plan that takes the place of `plan`.
-    void state_order(const Planner::Result& plan, uint32_t max_held);
+    void state_order(const PlanResult& plan, uint32_t max_held);
     // Another plan is in force, which counts with this speed of the link. It took so long to put it into force.
     void plan_changed(double link_bytes_per_ns, uint64_t took_ns);
     // Forgets units that are gone.
@@ -64,13 +68,13 @@ private:
     };
 
     bool read_sample();
-    Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, OrderTimes times);
+    Status make_offer(PackedPlanner& planner, const PlanLimits& limits, const PlanResult& plan, OrderTimes times);
     bool is_worth_it(uint64_t stable_for) const;
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Course& course_;
+    StepOrder& step_order_;
     Kinds kinds_;
     SpeedWatch speeds_;
     policy::TimeDrift drift_;  // says which steps are measured, of kinds without a name

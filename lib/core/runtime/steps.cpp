@@ -23,22 +23,22 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
         entries.back().compute_ns += uses[i].compute_ns;
         entries.back().uses++;
     }
-    const bool same = entries.size() == course_.order.followed().size() && course_.order.given() &&
-                      std::equal(entries.begin(), entries.end(), course_.order.followed().entries().begin(),
+    const bool same = entries.size() == step_order_.order.followed().size() && step_order_.order.given() &&
+                      std::equal(entries.begin(), entries.end(), step_order_.order.followed().entries().begin(),
                                  [](const auto& a, const auto& b) {
                                      return a.unit == b.unit && a.uses == b.uses && a.compute_ns == b.compute_ns;
                                  });
     if (same) return Status();
     plan_.watch().trust_times(std::ranges::any_of(entries, [](const auto& entry) { return entry.compute_ns > 0; }));
-    course_.replace(std::move(entries), memory_.registry.units().size());
+    step_order_.replace(std::move(entries), memory_.registry.units().size());
     plan_.forget_kinds();
     plan_.want();
     return Status();
 }
 
-Status Steps::plan(const sh_plan_options& options, Planner::Result* out, Lock& lock) {
+Status Steps::plan(const sh_plan_options& options, PlanResult* out, Lock& lock) {
     SH_TRY(options.flags & SH_PLAN_DRY_RUN ? gate_.usable() : gate_.running());
-    if (!course_.order.known() && !course_.order.is_aside())
+    if (!step_order_.order.known() && !step_order_.order.is_aside())
         return Status(SH_ERROR_INVALID_STATE,
                       gate_.title() + " cannot plan: no order is known; set a schedule or run a step first");
     const bool drops_graphs = options.flags & SH_PLAN_DROP_GRAPHS, dry = options.flags & SH_PLAN_DRY_RUN;
@@ -67,7 +67,7 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
     if (gate_.in_step())
         return Status(SH_ERROR_INVALID_STATE,
                       gate_.title() + " cannot begin a step: a step is under way already, until sh_step_end()");
-    SH_TRY(gate_.note(movement_.take_failure()));
+    SH_TRY(gate_.note(movers_.take_failure()));
     plan_.use_all();
     count_.announce();
     if (gate_.views() == 0 && !graphs_.hold_the_plan()) plan_.look_at_times();
@@ -78,20 +78,19 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
     }
     uint32_t kind = kNone;
     if (kind_name) SH_TRY(plan_.watch().kinds().find(kind_name, &kind));
-    plan_.watch().kinds().begin(kind, course_.order);  // may lack memory: nothing has begun yet
+    plan_.watch().kinds().begin(kind, step_order_.order);  // may lack memory: nothing has begun yet
     gate_.step_begins();
-    course_.follow(plan_.watch().kinds().order_of_this(course_.order));
+    step_order_.follow(plan_.watch().kinds().order_of_this(step_order_.order));
     plan_.watch().step_begins(plan_.result());
     span_ = count_.begin();
-    course_.order.to_edge();
-    if (!memory_.ring.size())
-        movement_.loader.settle_all();  // so that later steps need not look at finished loads again
+    step_order_.order.to_edge();
+    if (!memory_.ring.size()) movers_.loader.settle_all();  // so that later steps need not look at finished loads again
     access_.look_ahead(span_.began_ns);
     return Status();
 }
 
 void Steps::learn() {
-    if (!course_.learn(plan_.watch().kinds(), memory_.registry.units().size())) return;
+    if (!step_order_.learn(plan_.watch().kinds(), memory_.registry.units().size())) return;
     plan_.watch().trust_times(false);
     plan_.want();
 }
@@ -104,8 +103,8 @@ Status Steps::end() {
     memory_.changes.step_ends();
     count_.end(&span_);
     Status status = no_throw([&] { return memory_.streams.record_all(); });
-    if (course_.record.under_way()) {
-        course_.record.end();
+    if (step_order_.record.under_way()) {
+        step_order_.record.end();
         (void)no_throw([&] {  // after a failure, another step teaches the order
             learn();
             return Status();
@@ -113,12 +112,12 @@ Status Steps::end() {
             .ok();
     }
     plan_.watch().step_ends();
-    course_.follow(plan_.watch().kinds().order_of_next(course_.order));
-    course_.order.to_edge();
+    step_order_.follow(plan_.watch().kinds().order_of_next(step_order_.order));
+    step_order_.order.to_edge();
     if (!plan_.is_wanted() || graphs_.hold_the_plan()) access_.look_ahead(span_.ended_ns);
     if (Status told = count_.tell(span_); status.ok()) status = told;
-    movement_.loader.look();
-    if (status.ok()) status = movement_.take_failure();
+    movers_.loader.look();
+    if (status.ok()) status = movers_.take_failure();
     return gate_.note(status);
 }
 

@@ -8,22 +8,22 @@
 
 #include "base/status.h"
 #include "core/runtime/access.h"
-#include "core/runtime/course.h"
 #include "core/runtime/graphs.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/step_count.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
 class Steps {
 public:
-    Steps(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, PlanInForce& plan, Graphs& graphs,
+    Steps(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, PlanInForce& plan, Graphs& graphs,
           Access& access, StepCount& count)
         : gate_(gate),
           memory_(memory),
-          movement_(movement),
-          course_(course),
+          movers_(movers),
+          step_order_(step_order),
           plan_(plan),
           graphs_(graphs),
           access_(access),
@@ -31,7 +31,7 @@ public:
 
     Status set_schedule(std::span<const sh_use> uses);
     // Describes the plan that is in force afterwards, or that would be. See sh_plan().
-    Status plan(const sh_plan_options& options, Planner::Result* out, Lock& lock);
+    Status plan(const sh_plan_options& options, PlanResult* out, Lock& lock);
     // `kind_name` may be null: the step then tells its kind by itself.
     Status begin(const char* kind_name, Lock& lock);
     Status end();
@@ -41,8 +41,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     PlanInForce& plan_;
     Graphs& graphs_;
     Access& access_;

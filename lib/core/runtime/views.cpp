@@ -4,18 +4,18 @@
 
 namespace stagehand::core {
 
-Views::Views(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance)
+Views::Views(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, Clearance& clearance)
     : gate_(gate),
       memory_(memory),
-      movement_(movement),
-      course_(course),
+      movers_(movers),
+      step_order_(step_order),
       clearance_(clearance),
       flags_(memory.device.maps_pages() ? SH_VIEW_FIXED_ADDRESS : 0) {}
 
 void Views::hold(Block& block, Unit& unit) {
     take(block, unit);
     block.taking++;
-    if (unit.held == 1 && unit.memory == Memory::unordered) course_.unordered.hold(unit);
+    if (unit.held == 1 && unit.memory == Memory::unordered) step_order_.unordered.hold(unit);
     if (telemetry::trace_on()) [[unlikely]]
         block.detail->held_since_ns = memory_.device.now_ns();
 }
@@ -29,7 +29,7 @@ void Views::unhold(Block& block, Unit& unit) {
     drop(block, unit);
     memory_.contents.note_release(unit, 0);
     if (unit.held) return;
-    if (unit.memory == Memory::unordered) course_.unordered.unhold(unit);
+    if (unit.memory == Memory::unordered) step_order_.unordered.unhold(unit);
     clearance_.drop_if_stale(unit);
 }
 
@@ -54,11 +54,11 @@ Status Views::end(Block& block, sh_stream stream) {
                                 std::string(status.text()) + "; waiting for the stream failed too: " + waited.text());
         }
     }
-    if (course_.meter.measuring() && unit.held == 1) course_.meter.end(memory_.registry.index_of(unit), stream);
+    if (step_order_.meter.measuring() && unit.held == 1) step_order_.meter.end(memory_.registry.index_of(unit), stream);
     memory_.contents.released(unit, stream);
     unhold(block, unit);
     if (unit.held == 0 && unit.dirty() && status.ok())
-        status = no_throw([&] { return movement_.write_back.begin(unit, WriteBack::Part::ring); });
+        status = no_throw([&] { return movers_.write_back.begin(unit, WriteBack::Part::ring); });
     return status;
 }
 

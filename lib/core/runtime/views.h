@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "core/runtime/clearance.h"
-#include "core/runtime/course.h"
+#include "core/runtime/step_order.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -18,7 +18,7 @@ public:
     // A flag among those of a view while the view is acquired: its bytes were there in time.
     static constexpr uint32_t kInTime = uint32_t(1) << 31;
 
-    Views(Gate& gate, ModelMemory& memory, Movement& movement, Course& course, Clearance& clearance);
+    Views(Gate& gate, ModelMemory& memory, Movers& movers, StepOrder& step_order, Clearance& clearance);
 
     // Takes a view and returns true if the bytes are there and nothing has to be noted.
     bool take_ready(sh_block id, sh_view* out) noexcept {
@@ -40,7 +40,7 @@ public:
         if (!block || block->held == block->taking || telemetry::trace_on()) [[unlikely]]
             return false;
         Unit& unit = memory_.registry.unit(block->unit);
-        if (!unit.plain_release() || movement_.write_back.has_failure()) return false;
+        if (!unit.plain_release() || movers_.write_back.has_failure()) return false;
         uint64_t streams = 0;
         if (stream != SH_STREAM_HOST && !(gate_.in_step() && memory_.streams.mark_if_last(stream, &streams)))
             return false;
@@ -92,8 +92,8 @@ private:
 
     Gate& gate_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     Clearance& clearance_;
     const uint32_t flags_;  // of every view
 };

@@ -1,6 +1,7 @@
 #include "core/spill/copies.h"
 
 #include <atomic>
+#include <string>
 
 #include "core/spill/room_for_one.h"
 
@@ -20,6 +21,13 @@ bool holds(const SavedSpan& outer, const SavedSpan& inner) {
 Ticket* Copies::find(sh_ticket ticket) {
     const auto found = tickets_.find(ticket);
     return found == tickets_.end() ? nullptr : &found->second;
+}
+
+Status Copies::find(sh_ticket ticket, const Ticket** out) {
+    *out = find(ticket);
+    if (*out) return Status();
+    return Status(SH_ERROR_INVALID_HANDLE,
+                  "ticket " + std::to_string(ticket) + " is not one of this spiller, or has been released");
 }
 
 const sh_ticket* Copies::find_named(const SavedCopy& copy) {

@@ -74,6 +74,7 @@ public:
     using List = std::list<SavedCopy*>;
 
     Ticket* find(sh_ticket ticket);
+    Status find(sh_ticket ticket, const Ticket** out);
     // A ticket of the copy that the engine knows to have left, or null.
     const sh_ticket* find_named(const SavedCopy& copy);
     // The copy with this key that holds the span, or null. A key of 0 is shared by nobody.

@@ -1,4 +1,4 @@
-// Planner: packed weights that stay on the device where workers read sources more slowly than the link copies.
+// PackedPlanner: packed weights that stay on the device where workers read sources more slowly than the link copies.
 #include <memory>
 #include <vector>
 
@@ -8,7 +8,7 @@
 #include "backend/backend_device.h"
 #include "codec/frame.h"
 #include "core/memory/registry.h"
-#include "core/plan/planner.h"
+#include "core/plan/packed_planner.h"
 #include "plugins/backends.h"
 
 namespace stagehand::core {
@@ -18,7 +18,7 @@ constexpr uint64_t kPage = 64 << 10, kBlock = 2 << 20;
 constexpr int kBlocks = 20;
 constexpr uint64_t kShare = 36 << 20;  // less than the weights; enough for all of them packed, and to unpack in
 
-class PackedPlanner : public testing::Test {
+class PackedPlannerTest : public testing::Test {
 protected:
     void SetUp() override {
         const sh_backend* backend = nullptr;
@@ -53,17 +53,17 @@ protected:
     }
 
     // `source_speed`: bytes per nanosecond, as three loads have shown it.
-    Planner::Result plan(double source_speed) {
+    PlanResult plan(double source_speed) {
         for (Unit& unit : registry_->units())
             for (int i = 0; i < 4; i++) unit.delivery.saw(1 / source_speed);
         Order order;
         order.set(order_entries_, registry_->units().size(), true);
-        Planner::Limits limits;
+        PlanLimits limits;
         limits.link_bytes_per_ns = 50;
         limits.unpack_ns_per_byte = 0.01;
         limits.unpack_batch_bytes = 2 << 20;
-        Planner planner(*registry_);
-        Planner::Result result;
+        PackedPlanner planner(*registry_);
+        PlanResult result;
         const Status status = planner.make(order, limits, kShare / kPage, &result);
         EXPECT_TRUE(status.ok()) << status.text();
         return result;
@@ -76,14 +76,14 @@ protected:
 };
 
 // The link brings what is missing in less time than all weights take to be unpacked.
-TEST_F(PackedPlanner, KeepsNothingPackedIfSourcesAreFast) {
-    const Planner::Result result = plan(100);
+TEST_F(PackedPlannerTest, KeepsNothingPackedIfSourcesAreFast) {
+    const PlanResult result = plan(100);
     EXPECT_EQ(result.unpack.kept_pages, 0u);
     EXPECT_GT(result.bytes_per_step, 0u);
 }
 
-TEST_F(PackedPlanner, KeepsAllPackedIfSourcesAreSlow) {
-    const Planner::Result result = plan(5);
+TEST_F(PackedPlannerTest, KeepsAllPackedIfSourcesAreSlow) {
+    const PlanResult result = plan(5);
     EXPECT_GT(result.unpack.kept_pages, 0u);
     EXPECT_EQ(result.bytes_per_step, 0u);
     EXPECT_LE(result.pages(), kShare / kPage);
@@ -91,19 +91,19 @@ TEST_F(PackedPlanner, KeepsAllPackedIfSourcesAreSlow) {
     EXPECT_GE(result.step_ns, result.bound_ns);
 }
 
-TEST_F(PackedPlanner, KnowsHowLongKeptWeightsTakeToCome) {
-    const Planner::Result kept = plan(5);
+TEST_F(PackedPlannerTest, KnowsHowLongKeptWeightsTakeToCome) {
+    const PlanResult kept = plan(5);
     const double contents = static_cast<double>(kBlocks * kBlock - kept.resident_pages * kPage);
-    Planner::Limits limits;
+    PlanLimits limits;
     limits.link_bytes_per_ns = 50;
-    Planner planner(*registry_);
+    PackedPlanner planner(*registry_);
     EXPECT_NEAR(planner.kept_ns(limits, kept), contents / 5, 0.1 * contents / 5);
-    const Planner::Result none = plan(100);
+    const PlanResult none = plan(100);
     EXPECT_EQ(planner.kept_ns(limits, none), 0);
 }
 
 // Keeping all packed takes as long whatever the sources do, so no plan may take longer.
-TEST_F(PackedPlanner, FasterSourcesMakeNoLongerSteps) {
+TEST_F(PackedPlannerTest, FasterSourcesMakeNoLongerSteps) {
     const double slowest = plan(5).step_ns;
     for (const double speed : {10, 15, 25, 40, 60}) EXPECT_LE(plan(speed).step_ns, 1.01 * slowest) << speed;
 }

@@ -1,10 +1,11 @@
-// Plans over packed weights: whether the device unpacks them, and which of them stay on the device packed.
+#include "core/plan/packed_planner.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include "core/device/unpack_memory.h"
 #include "core/memory/kept_weights.h"
-#include "core/plan/planner.h"
+#include "core/plan/link_costs.h"
 #include "core/plan/source_speeds.h"
 #include "transfer/unpack/batches.h"
 
@@ -38,34 +39,37 @@ PackedBytes packed_bytes_of(Registry& registry, const Unit& unit) {
 }  // namespace
 
 // Only if the model does not fit, and if packed tensors cost less than plain ones.
-uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages) {
+uint64_t PackedPlanner::pages_to_unpack_in(const Order& order, const PlanLimits& limits, uint64_t share_pages) {
     if (!(limits.unpack_ns_per_byte > 0)) return 0;
     uint32_t unit = kNone;
-    if (needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
-    find_link_costs(registry_, speeds_of(limits), {}, &link_costs_);
-    const bool cheaper = std::ranges::any_of(link_costs_, [](const LinkCost& cost) { return cost.link < 1; });
+    if (plain_.needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
+    std::vector<LinkCost> costs;
+    find_link_costs(registry_, limits.speeds(), {}, &costs);
+    const bool cheaper = std::ranges::any_of(costs, [](const LinkCost& cost) { return cost.link < 1; });
     return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
 }
 
 // How many times longer the weights of a step take than the link alone would, where workers read sources more slowly
 // than the link brings their bytes.
-double Planner::slowdown_by_sources(const Order& order, const Limits& limits) {
+double PackedPlanner::slowdown_by_sources(const Order& order, const PlanLimits& limits) {
     const auto units = registry_.units();
-    find_source_ns_per_byte(units, &source_ns_);
-    find_link_costs(registry_, speeds_of(limits), {}, &link_costs_);
+    std::vector<double> source_ns;
+    std::vector<LinkCost> costs;
+    find_source_ns_per_byte(units, &source_ns);
+    find_link_costs(registry_, limits.speeds(), {}, &costs);
     double on_link = 0, brought = 0;
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!units[i].live || !order.contains(i)) continue;
-        const LinkCost& cost = link_costs_[i];
+        const LinkCost& cost = costs[i];
         const double bytes = static_cast<double>(units[i].bytes);
         on_link += bytes * cost.link;
-        brought += bytes * std::max(cost.link, cost.by_workers * source_ns_[i] * limits.link_bytes_per_ns);
+        brought += bytes * std::max(cost.link, cost.by_workers * source_ns[i] * limits.link_bytes_per_ns);
     }
     return on_link > 0 ? brought / on_link : 1;
 }
 
-policy::PackedModel Planner::packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns,
-                                          double slowdown) {
+policy::PackedModel PackedPlanner::packed_model(const Order& order, const PlanLimits& limits, uint64_t pages,
+                                                uint64_t compute_ns, double slowdown) {
     policy::PackedModel model;
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
@@ -84,7 +88,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
 
 // Gives the pages to the units that stream, each the same part of its chunks. Returns the pages that all of their
 // chunks would take.
-uint64_t Planner::share_out_kept(const Order& order, uint64_t kept_pages, Result* result) {
+uint64_t PackedPlanner::share_out_kept(const Order& order, uint64_t kept_pages, PlanResult* result) {
     const auto units = registry_.units();
     const uint64_t page = registry_.page_bytes(), room = kept_pages * page;
     std::vector<KeptBytes> bytes(units.size());
@@ -115,7 +119,7 @@ uint64_t Planner::share_out_kept(const Order& order, uint64_t kept_pages, Result
 }
 
 // The bytes of a step that are not brought because their chunks stay.
-uint64_t Planner::bytes_not_brought(const Result& result) {
+uint64_t PackedPlanner::bytes_not_brought(const PlanResult& result) {
     double bytes = 0, streamed = 0;
     const auto units = registry_.units();
     for (size_t i = 0; i < result.places.size(); i++) {
@@ -130,28 +134,29 @@ uint64_t Planner::bytes_not_brought(const Result& result) {
     return streamed > 0 ? static_cast<uint64_t>(static_cast<double>(result.bytes_per_step) * bytes / streamed) : 0;
 }
 
-double Planner::kept_ns(const Limits& limits, const Result& plan) {
+double PackedPlanner::kept_ns(const PlanLimits& limits, const PlanResult& plan) {
     const auto units = registry_.units();
-    find_source_ns_per_byte(units, &source_ns_);
+    std::vector<double> source_ns;
+    find_source_ns_per_byte(units, &source_ns);
     double ns = 0;
     for (uint32_t i = 0; i < units.size() && i < plan.kept_part.size(); i++) {
         if (!units[i].live || !units[i].pages || !(plan.kept_part[i] > 0)) continue;
         const PackedBytes bytes = packed_bytes_of(registry_, units[i]);
         const double streamed = static_cast<double>(plan.places[i].ring_pages) / units[i].pages;
         ns += plan.kept_part[i] * streamed *
-              std::max(bytes.packed / limits.link_bytes_per_ns, bytes.contents * source_ns_[i]);
+              std::max(bytes.packed / limits.link_bytes_per_ns, bytes.contents * source_ns[i]);
     }
     return ns;
 }
 
 // The pages for so many packed weights, counted unpacked.
-uint64_t Planner::pages_for_kept(const policy::PackedModel& model, double bytes) const {
+uint64_t PackedPlanner::pages_for_kept(const policy::PackedModel& model, double bytes) const {
     const double packed = bytes * model.packed_bytes / std::max(1.0, model.packable_bytes);
     return static_cast<uint64_t>(std::ceil(packed / static_cast<double>(registry_.page_bytes())));
 }
 
 // The part of the streamed chunks that this many pages hold, if the rest of the memory is for plain weights.
-double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const {
+double PackedPlanner::estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const {
     const double kept = static_cast<double>(kept_pages * registry_.page_bytes());
     const double plain = std::max(0.0, model.memory_bytes - kept);
     const double streamed = model.packed_bytes * std::max(0.0, 1 - plain / model.bytes);
@@ -159,20 +164,20 @@ double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t ke
 }
 
 // Makes a plan for what memory for packed weights leaves. Blocks outside the order may need more than that.
-Status Planner::make_beside(const Order& order, const Limits& limits, uint64_t left_pages, Result* out) {
-    SH_TRY(make_within(order, limits, left_pages, out));
+Status PackedPlanner::make_beside(const Order& order, const PlanLimits& limits, uint64_t left_pages, PlanResult* out) {
+    SH_TRY(plain_.make(order, limits, left_pages, out));
     return out->least_pages <= left_pages ? Status() : Status(SH_ERROR_BUDGET);
 }
 
 // Makes a plan that keeps packed weights in so many of the pages, and puts it in place of a longer one.
 // `out_needed`: the pages that all chunks of its streamed parts would take.
-Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
-                         uint64_t* out_needed) {
+Status PackedPlanner::try_kept(const Order& order, PlanLimits with, const KeptProblem& problem, uint64_t kept_pages,
+                               PlanResult* out, uint64_t* out_needed) {
     with.kept_part.assign(registry_.units().size(), estimate_kept_part(problem.model, kept_pages));
-    Result result;
+    PlanResult result;
     SH_TRY(make_beside(order, with, problem.pages - kept_pages, &result));
     *out_needed = share_out_kept(order, kept_pages, &result);
-    result.step_ns = step_ns(order, with, result);
+    result.step_ns = plain_.step_ns(order, with, result);
     result.bytes_per_step -= bytes_not_brought(result);
     if (!out->unpack.kept_pages || result.step_ns < out->step_ns) *out = std::move(result);
     return Status();
@@ -180,8 +185,8 @@ Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& pro
 
 // All packed chunks are to stay. Only a plan tells how many those are: pages that are missing come from plain weights,
 // which then are packed ones too, and the other way round.
-void Planner::keep_all_packed(const Order& order, const Limits& limits, const KeptProblem& problem, uint64_t kept_pages,
-                              Result* out) {
+void PackedPlanner::keep_all_packed(const Order& order, const PlanLimits& limits, const KeptProblem& problem,
+                                    uint64_t kept_pages, PlanResult* out) {
     const policy::PackedModel& model = problem.model;
     const double saved = std::max(kLeastSaved, 1 - model.packed_bytes / model.packable_bytes);  // by packing a byte
     const auto most = static_cast<uint64_t>(model.packed_bytes / static_cast<double>(registry_.page_bytes())) + 1;
@@ -197,8 +202,8 @@ void Planner::keep_all_packed(const Order& order, const Limits& limits, const Ke
 
 // Some of the packed chunks are to stay, in all memory that plans can do without. More memory for the ring, or for the
 // largest units, may be worth more: looks for the best amount near the least one.
-void Planner::keep_some_packed(const Order& order, const Limits& limits, const KeptProblem& problem,
-                               uint64_t kept_pages, Result* out) {
+void PackedPlanner::keep_some_packed(const Order& order, const PlanLimits& limits, const KeptProblem& problem,
+                                     uint64_t kept_pages, PlanResult* out) {
     const uint64_t step = std::max<uint64_t>(1, (problem.pages - problem.most_kept) / 4);
     uint64_t best = kept_pages, needed = 0;
     const auto attempt = [&](uint64_t less) {
@@ -215,14 +220,14 @@ void Planner::keep_some_packed(const Order& order, const Limits& limits, const K
 }
 
 // A plan that keeps packed weights on the device, in a part of the pages for weights.
-Status Planner::make_with_kept(const Order& order, const Limits& limits, const Result& streaming, uint64_t pages,
-                               Result* out) {
+Status PackedPlanner::make_with_kept(const Order& order, const PlanLimits& limits, const PlanResult& streaming,
+                                     uint64_t pages, PlanResult* out) {
     const uint64_t beside = streaming.ring_pages + streaming.unordered_pages;
     // Protected blocks come first.
     uint64_t least = streaming.least_pages;
     for (const Unit& unit : registry_.units())
         if (unit.live && unit.protections) least += unit.pages;
-    least = std::max(least, pages_with_kept(order, limits));
+    least = std::max(least, plain_.pages_with_kept(order, limits));
     if (pages <= std::max(beside, least)) return Status(SH_ERROR_BUDGET);
     const KeptProblem problem = {
         packed_model(order, limits, pages - beside, streaming.compute_ns, slowdown_by_sources(order, limits)), pages,
@@ -241,27 +246,27 @@ Status Planner::make_with_kept(const Order& order, const Limits& limits, const R
     return out->unpack.kept_pages ? Status() : Status(SH_ERROR_BUDGET);
 }
 
-Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+Status PackedPlanner::make(const Order& order, const PlanLimits& limits, uint64_t share_pages, PlanResult* out) {
     const Status status = make_packed(order, limits, share_pages, out);
     const double ns_per_byte = limits.unpack_ns_per_byte;
     out->unpack_bytes_per_second = ns_per_byte > 0 ? static_cast<uint64_t>(1e9 / ns_per_byte) : 0;
     return status;
 }
 
-Status Planner::make_packed(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+Status PackedPlanner::make_packed(const Order& order, const PlanLimits& limits, uint64_t share_pages, PlanResult* out) {
     const uint64_t pages = pages_to_unpack_in(order, limits, share_pages);
     Status status = Status(SH_ERROR_BUDGET);
     if (pages) status = make_beside(order, limits, share_pages - pages, out);
     if (status.code() == SH_ERROR_BUDGET) {
-        Limits on_host = limits;
+        PlanLimits on_host = limits;
         on_host.unpack_ns_per_byte = 0;
         *out = {};
-        return make_within(order, on_host, share_pages, out);
+        return plain_.make(order, on_host, share_pages, out);
     }
     out->unpack.pages = pages;
     out->share_pages = share_pages;
     if (!status.ok() || !order.known() || !out->compute_ns || !out->bytes_per_step) return status;
-    Result kept;
+    PlanResult kept;
     if (make_with_kept(order, limits, *out, share_pages - pages, &kept).ok() &&
         kept.step_ns < kWorthIt * out->step_ns) {
         kept.unpack.pages = pages;

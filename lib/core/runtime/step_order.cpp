@@ -1,8 +1,8 @@
-#include "core/runtime/course.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
-void Course::arrive(uint32_t unit, bool learns) {
+void StepOrder::arrive(uint32_t unit, bool learns) {
     if (record.under_way() && learns) record.add(unit);
     const uint64_t before = order.position().cursor();
     const bool had_deviated = order.position().deviated();
@@ -16,13 +16,13 @@ void Course::arrive(uint32_t unit, bool learns) {
         prefetcher.renew();
 }
 
-bool Course::learn(Kinds& kinds, size_t units) {
+bool StepOrder::learn(Kinds& kinds, size_t units) {
     if (kinds.learn(order, record, units) == Kinds::Learned::nothing) return false;
     prefetcher.renew();
     return true;
 }
 
-void Course::replace(std::vector<Order::Entry> entries, size_t units) {
+void StepOrder::replace(std::vector<Order::Entry> entries, size_t units) {
     const bool given = !entries.empty();
     order.set(std::move(entries), units, given);
     if (given) record.end();  // the record of the step under way does not overrule it

@@ -1,4 +1,5 @@
-// Share: the part of a device's memory that belongs to one runtime, and how the device's arbiter knows the runtime.
+// BudgetShare: the part of a device's memory that belongs to one runtime, and how the device's arbiter knows the
+// runtime.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +11,9 @@
 
 namespace stagehand::core {
 
-struct Share {
+struct BudgetShare {
     // `max_bytes`: the runtime's own limit. 0: none.
-    Share(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes)
+    BudgetShare(Tenant& self, std::shared_ptr<Device> on, uint64_t max_bytes)
         : tenant(self), device(std::move(on)), max_pages(max_bytes ? max_bytes / device->page_bytes() : UINT64_MAX) {}
 
     BackendDevice& backend() const { return device->backend(); }

@@ -1,4 +1,5 @@
-// Demand: what a runtime needs of its device, what it asks the device's arbiter for, and what it tells the arbiter.
+// BudgetClaim: what a runtime needs of its device, what it asks the device's arbiter for, and what it tells the
+// arbiter.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +10,27 @@
 
 #include "base/status.h"
 #include "core/plan/planner.h"
-#include "core/runtime/course.h"
+#include "core/runtime/budget_share.h"
 #include "core/runtime/protections.h"
-#include "core/runtime/share.h"
 #include "core/runtime/speed_watch.h"
+#include "core/runtime/step_order.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
-class Demand {
+class BudgetClaim {
 public:
     // `plan` is the plan in force.
-    Demand(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course,
-           const Protections& protections, const SpeedWatch& speeds, Planner& planner, const Planner::Result& plan,
-           const sh_runtime_options& options);
+    BudgetClaim(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order,
+                const Protections& protections, const SpeedWatch& speeds, Planner& planner, const PlanResult& plan,
+                const sh_runtime_options& options);
 
     uint32_t max_held() const { return max_held_; }
     // What a plan has to keep to, with the units that the engine changes and the speed of the link.
-    Status limits(std::vector<bool> changing, Planner::Limits* out) const;
+    Status limits(std::vector<bool> changing, PlanLimits* out) const;
     Needs needs();
     // What to ask the arbiter for. `out_unit` gets the unit that needs most.
-    Needs needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit);
+    Needs needs_with_curve(const PlanLimits& limits, uint32_t* out_unit);
     // The mutex is given up.
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     // trim_to() limits what the runtime asks for until it is used again.
@@ -48,20 +49,20 @@ public:
     void tell_less_kept() noexcept;
 
 private:
-    Planner::Limits limits() const;
+    PlanLimits limits() const;
     Holding holding() noexcept;
     std::vector<policy::Part> parts_to_give_up() const;
     uint64_t kept_pages();
 
     Gate& gate_;
-    Share& share_;
+    BudgetShare& share_;
     ModelMemory& memory_;
-    Movement& movement_;
-    Course& course_;
+    Movers& movers_;
+    StepOrder& step_order_;
     const Protections& protections_;
     const SpeedWatch& speeds_;
     Planner& planner_;
-    const Planner::Result& plan_;
+    const PlanResult& plan_;
     const uint32_t max_held_;
     const uint64_t unordered_pages_;  // as the engine asked for; 0: automatic
     const uint64_t share_wait_ns_;

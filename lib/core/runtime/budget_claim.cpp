@@ -1,4 +1,4 @@
-#include "core/runtime/demand.h"
+#include "core/runtime/budget_claim.h"
 
 #include <algorithm>
 
@@ -8,14 +8,14 @@
 
 namespace stagehand::core {
 
-Demand::Demand(Gate& gate, Share& share, ModelMemory& memory, Movement& movement, Course& course,
-               const Protections& protections, const SpeedWatch& speeds, Planner& planner, const Planner::Result& plan,
-               const sh_runtime_options& options)
+BudgetClaim::BudgetClaim(Gate& gate, BudgetShare& share, ModelMemory& memory, Movers& movers, StepOrder& step_order,
+                         const Protections& protections, const SpeedWatch& speeds, Planner& planner,
+                         const PlanResult& plan, const sh_runtime_options& options)
     : gate_(gate),
       share_(share),
       memory_(memory),
-      movement_(movement),
-      course_(course),
+      movers_(movers),
+      step_order_(step_order),
       protections_(protections),
       speeds_(speeds),
       planner_(planner),
@@ -25,26 +25,26 @@ Demand::Demand(Gate& gate, Share& share, ModelMemory& memory, Movement& movement
                        (options.unordered_bytes % share.page_bytes() != 0)),
       share_wait_ns_(options.share_wait_ns) {}
 
-Needs Demand::needs() {
+Needs BudgetClaim::needs() {
     uint32_t asks = kNone;
-    return planner_.needs(course_.order, limits(), &asks);
+    return planner_.needs(step_order_.order, limits(), &asks);
 }
 
-Needs Demand::needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit) {
-    Needs needs = planner_.needs(course_.order, limits, out_unit);
-    needs.curve = planner_.curve(course_.order, limits, needs);
+Needs BudgetClaim::needs_with_curve(const PlanLimits& limits, uint32_t* out_unit) {
+    Needs needs = planner_.needs(step_order_.order, limits, out_unit);
+    needs.curve = planner_.curve(step_order_.order, limits, needs);
     needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, share_.max_pages, trimmed_to_}));
     return needs;
 }
 
-Planner::Limits Demand::limits() const {
-    Planner::Limits limits;
+PlanLimits BudgetClaim::limits() const {
+    PlanLimits limits;
     limits.max_held = max_held_;
     limits.unordered_pages = unordered_pages_;
-    limits.unordered_held_pages = course_.unordered.held_peak();
-    limits.unordered_now = course_.unordered.capacity();
+    limits.unordered_held_pages = step_order_.unordered.held_peak();
+    limits.unordered_now = step_order_.unordered.capacity();
     limits.keep_all = protections_.all();
-    limits.link_bytes_beside = movement_.loader.speed_beside();
+    limits.link_bytes_beside = movers_.loader.speed_beside();
     if (memory_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = share_.device->unpack_ns_per_byte();
         limits.unpack_batch_bytes = memory_.unpack_memory.batch_bytes(share_.arbiter().total_pages());
@@ -53,7 +53,7 @@ Planner::Limits Demand::limits() const {
     return limits;
 }
 
-Status Demand::limits(std::vector<bool> changing, Planner::Limits* out) const {
+Status BudgetClaim::limits(std::vector<bool> changing, PlanLimits* out) const {
     *out = limits();
     out->changing = std::move(changing);
     return speeds_.link(&out->link_bytes_per_ns);
@@ -61,7 +61,7 @@ Status Demand::limits(std::vector<bool> changing, Planner::Limits* out) const {
 
 // What the arbiter has to know of the plan. If host memory is too short to compute it, the number of protected pages
 // stays as it was, and the arbiter does not learn what this runtime could give up.
-Holding Demand::holding() noexcept {
+Holding BudgetClaim::holding() noexcept {
     Holding holding;
     holding.pages = std::max(plan_.pages(), memory_.placement.pages());
     holding.kept_pages = share_.standing().kept;
@@ -73,13 +73,13 @@ Holding Demand::holding() noexcept {
     return holding;
 }
 
-std::vector<policy::Part> Demand::parts_to_give_up() const {
+std::vector<policy::Part> BudgetClaim::parts_to_give_up() const {
     std::vector<policy::Part> parts;
-    if (protections_.all() || !course_.order.known()) return parts;
+    if (protections_.all() || !step_order_.order.known()) return parts;
     std::vector<bool> seen(memory_.registry.units().size());
-    const double a_use_ns = plan_.step_ns / static_cast<double>(course_.order.followed().size());
-    for (uint64_t j = 0; j < course_.order.followed().size(); j++) {
-        const uint32_t index = course_.order.followed().entries()[j].unit;
+    const double a_use_ns = plan_.step_ns / static_cast<double>(step_order_.order.followed().size());
+    for (uint64_t j = 0; j < step_order_.order.followed().size(); j++) {
+        const uint32_t index = step_order_.order.followed().entries()[j].unit;
         const Unit& unit = memory_.registry.unit(index);
         if (seen[index] || unit.protections || unit.memory != Memory::planned || unit.own.empty()) continue;
         seen[index] = true;
@@ -91,24 +91,24 @@ std::vector<policy::Part> Demand::parts_to_give_up() const {
 
 // The protected pages among those that the runtime holds now: all pages in a scope, else the pages of protected blocks
 // and those that the runtime needs to run beside them.
-uint64_t Demand::kept_pages() {
+uint64_t BudgetClaim::kept_pages() {
     if (!protections_.any()) return 0;
     if (gate_.is_away() && !memory_.placement.pages()) return 0;  // others may have the memory meanwhile
     const uint64_t all = std::max(memory_.placement.pages(), plan_.pages());
     if (protections_.all()) return all;
     const uint64_t own = protections_.own_pages();
-    return own ? std::min(all, std::max(own + plan_.least_pages, planner_.pages_with_kept(course_.order, limits())))
+    return own ? std::min(all, std::max(own + plan_.least_pages, planner_.pages_with_kept(step_order_.order, limits())))
                : 0;
 }
 
-void Demand::tell_kept() { share_.arbiter().keep(share_.tenant, kept_pages()); }
+void BudgetClaim::tell_kept() { share_.arbiter().keep(share_.tenant, kept_pages()); }
 
-void Demand::tell_less_kept() noexcept {
+void BudgetClaim::tell_less_kept() noexcept {
     (void)no_throw([&] { return tell_kept(), Status(); }).ok();
 }
 
 // No event tells when a step of another runtime has ended. So this call asks again, at growing intervals.
-Status Demand::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
+Status BudgetClaim::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
     if (needs.least_pages > share_.max_pages) return Status(SH_ERROR_BUDGET);
     Patience patience(press ? share_wait_ns_ : 0);
     for (;;) {
@@ -125,15 +125,15 @@ Status Demand::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages
     }
 }
 
-void Demand::settle(std::optional<uint64_t> pages) {
+void BudgetClaim::settle(std::optional<uint64_t> pages) {
     Holding held = holding();
     if (pages) held.pages = *pages;
     share_.arbiter().settle(share_.tenant, std::move(held));
 }
 
-void Demand::renew(std::vector<bool> changing) noexcept {
+void BudgetClaim::renew(std::vector<bool> changing) noexcept {
     (void)no_throw([&] {
-        Planner::Limits with;
+        PlanLimits with;
         SH_TRY(limits(std::move(changing), &with));
         uint64_t share = 0;
         uint32_t asks = kNone;

@@ -1,5 +1,5 @@
-// Course: follows the engine through its order. It has the record of a step, what is loaded ahead, the cache of what is
-// outside the order, and the measured times.
+// StepOrder: follows the engine through its order. It has the record of a step, what is loaded ahead, the cache of what
+// is outside the order, and the measured times.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 #include "core/plan/order_record.h"
 #include "core/plan/prefetcher.h"
 #include "core/plan/unordered_cache.h"
-#include "core/runtime/movement.h"
+#include "core/runtime/movers.h"
 
 namespace stagehand::core {
 
-struct Course {
-    Course(Device& device, ModelMemory& memory, Movement& movement, Gate& gate)
+struct StepOrder {
+    StepOrder(Device& device, ModelMemory& memory, Movers& movers, Gate& gate)
         : links(device.links()),
-          unordered(memory, order, movement.loader, movement.write_back, gate.stats()),
-          prefetcher(memory, order, movement.loader),
+          unordered(memory, order, movers.loader, movers.write_back, gate.stats()),
+          prefetcher(memory, order, movers.loader),
           meter(memory.device) {}
 
     // The engine has come to a unit. Moves on in the order, and learns the order, which has no unordered units.

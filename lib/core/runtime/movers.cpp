@@ -1,4 +1,4 @@
-#include "core/runtime/movement.h"
+#include "core/runtime/movers.h"
 
 #include <vector>
 
@@ -6,24 +6,24 @@
 
 namespace stagehand::core {
 
-Status Movement::open(Device& device) {
+Status Movers::open(Device& device) {
     SH_TRY(loader.open(device));
     return write_back.open();
 }
 
-Status Movement::take_failure() {
+Status Movers::take_failure() {
     Status status = write_back.take_failure();
     return status.ok() ? loader.take_failure() : status;
 }
 
-Status Movement::flush_all(Lock& lock) {
+Status Movers::flush_all(Lock& lock) {
     std::vector<uint32_t> blocks;
     for (const Block& block : memory.registry.blocks())
         if (block.id && (block.flags & SH_BLOCK_MUTABLE)) blocks.push_back(memory.registry.index_of(block));
     return write_back.flush(blocks, lock);
 }
 
-Status Movement::quiesce(Lock& lock) {
+Status Movers::quiesce(Lock& lock) {
     loader.drain(lock);
     Status status = memory.streams.synchronize_all();
     const bool used = !status.ok();  // a stream that could not be waited for may still use them
@@ -36,7 +36,7 @@ Status Movement::quiesce(Lock& lock) {
     return status;
 }
 
-Status Movement::synchronize(Lock& lock) {
+Status Movers::synchronize(Lock& lock) {
     gate.wait(lock, [&] { return loader.queued() == 0 || gate.closing(); });
     write_back.drain(lock);
     Status status = unlocked(lock, [&] {
@@ -52,7 +52,7 @@ Status Movement::synchronize(Lock& lock) {
     return status.ok() ? take_failure() : status;
 }
 
-Status Movement::order_before(sh_stream stream) {
+Status Movers::order_before(sh_stream stream) {
     BackendDevice& backend = memory.device;
     std::vector<sh_backend_event> waits;
     SH_TRY(memory.streams.append_events(~uint64_t(0), &waits));

@@ -1,4 +1,4 @@
-// Movement: what moves the bytes of a runtime's blocks to the device and back.
+// Movers: what moves the bytes of a runtime's blocks to the device and back.
 #pragma once
 
 #include "core/memory/model_memory.h"
@@ -8,8 +8,8 @@
 
 namespace stagehand::core {
 
-struct Movement {
-    Movement(Device& device, transfer::Carrier& carrier, ModelMemory& model, Gate& calls)
+struct Movers {
+    Movers(Device& device, transfer::Carrier& carrier, ModelMemory& model, Gate& calls)
         : memory(model),
           gate(calls),
           loader(device, carrier, memory.unpack_memory.unpacker(), memory.registry, memory.ring, memory.contents,
