@@ -75,6 +75,8 @@ MORE_KEYS = {
     },
 }
 SMALL = ["--quick", "--bytes", "32MiB"]
+# Streaming takes minutes at this speed. The earlier results are on the screen by then.
+SLOW = "bench --device host --device-option bandwidth=200MB/s --bytes 32MiB --only link,streaming".split()
 
 
 class BenchTest(CommandTest):
@@ -165,19 +167,8 @@ class BenchTest(CommandTest):
                 self.assertAlmostEqual(row["model_bytes"] / (3 << 30), 1, delta=0.01)
 
     def test_slow_link_is_the_limit(self):
-        result = self.succeed(
-            "bench",
-            "--device",
-            "host",
-            "--device-option",
-            "bandwidth=500MB/s",
-            "--quick",
-            "--bytes",
-            "32MiB",
-            "--only",
-            "link",
-            "--json",
-        ).json()
+        arguments = "--device host --device-option bandwidth=500MB/s --only link --json".split()
+        result = self.succeed("bench", *SMALL, *arguments).json()
         self.assertLess(result["link_bytes_per_second"], 510e6)
         self.assertEqual(len(result["groups"]["link"]["rows"]), 3)
 
@@ -290,40 +281,18 @@ class BenchTest(CommandTest):
                 self.refuse(code, *arguments, says=[says])
 
     def test_scratch_folder(self):
-        self.refuse(
-            OUTPUT,
-            "bench",
-            "--device",
-            "host",
-            *SMALL,
-            "--only",
-            "staging",
-            "--json",
-            "--scratch",
-            self.folder / "absent",
-            says=["scratch file", "absent", "No such file"],
-        )
+        staging = ["bench", "--device", "host", *SMALL, "--only", "staging", "--json"]
+        absent = self.folder / "absent"
+        self.refuse(OUTPUT, *staging, "--scratch", absent, says=["scratch file", "absent", "No such file"])
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        self.succeed("bench", "--device", "host", *SMALL, "--only", "staging", "--json", "--scratch", scratch)
+        self.succeed(*staging, "--scratch", scratch)
         self.assertEqual(os.listdir(scratch), [])
         self.environment["TMPDIR"] = str(self.folder / "elsewhere")
-        self.refuse(OUTPUT, "bench", "--device", "host", *SMALL, "--only", "staging", "--json", says=["elsewhere"])
+        self.refuse(OUTPUT, *staging, says=["elsewhere"])
 
     def test_interrupt_shows_what_was_measured(self):
-        # Streaming takes minutes at this speed. The earlier results are on the screen by then.
-        slow = [
-            "bench",
-            "--device",
-            "host",
-            "--device-option",
-            "bandwidth=200MB/s",
-            "--bytes",
-            "32MiB",
-            "--only",
-            "link,streaming",
-        ]
-        process = self.start(*slow)
+        process = self.start(*SLOW)
         shown = self.wait_for_line(process, "both ways at once")
         process.send_signal(signal.SIGINT)
         result = self.finish(process)
@@ -333,19 +302,7 @@ class BenchTest(CommandTest):
         self.assertIn("interrupted", result.out)
 
     def test_interrupt_completes_the_json(self):
-        slow = [
-            "bench",
-            "--device",
-            "host",
-            "--device-option",
-            "bandwidth=200MB/s",
-            "--bytes",
-            "32MiB",
-            "--only",
-            "link,streaming",
-            "--json",
-        ]
-        process, terminal = self.start_on_terminal(*slow)
+        process, terminal = self.start_on_terminal(*SLOW, "--json")
         self.wait_on_terminal(terminal, b"streaming")
         process.send_signal(signal.SIGINT)
         result = self.finish(process)

@@ -13,18 +13,8 @@ ENDLESS = ["--steps", "1000000", "--device", "host"]
 
 class DisturbedRunTest(CommandTest):
     def test_interrupt_reports_what_was_measured(self):
-        process = self.start(
-            "run",
-            self.layered_model(),
-            "--budget",
-            "25%",
-            *ENDLESS,
-            "--compute-ms",
-            "5",
-            "--json",
-            "--telemetry",
-            "steps.jsonl",
-        )
+        options = ["--compute-ms", "5", "--json", "--telemetry", "steps.jsonl"]
+        process = self.start("run", self.layered_model(), "--budget", "25%", *ENDLESS, *options)
         self.wait_for_file(process, self.folder / "steps.jsonl", 3)
         process.send_signal(signal.SIGINT)
         result = self.finish(process)
@@ -101,35 +91,25 @@ class DisturbedRunTest(CommandTest):
         self.assertEqual(result.out, "")
         self.assert_one_error(result, ["shrunk"])
 
-    def change_after_loading(self, at):
+    def after_loading(self, change):
+        """What a run tells whose file is changed after the device has loaded all of it."""
         model = self.layered_model()
-        process = self.start(
-            "run",
-            model,
-            "--budget",
-            "1GiB",
-            "--steps",
-            "12",
-            "--device",
-            "host",
-            "--compute-ms",
-            "50",
-            "--verify",
-            "--json",
-            "--telemetry",
-            "steps.jsonl",
-        )
+        arguments = "--budget 1GiB --steps 12 --device host --compute-ms 50 --verify --json --telemetry steps.jsonl"
+        process = self.start("run", model, *arguments.split())
         self.wait_for_file(process, self.folder / "steps.jsonl", 2)
-        with open(model, "r+b") as file:
-            file.seek(at, os.SEEK_END)
-            byte = file.read(1)
-            file.seek(at, os.SEEK_END)
-            file.write(bytes([byte[0] ^ 1]))
+        change(model)
         return self.finish(process)
 
     def test_single_bit_that_differs_is_found(self):
         # The device holds what the file held when it was loaded; one bit of the last layer differs from then on.
-        result = self.change_after_loading(-5000)
+        def flip(model):
+            with open(model, "r+b") as file:
+                file.seek(-5000, os.SEEK_END)
+                byte = file.read(1)
+                file.seek(-5000, os.SEEK_END)
+                file.write(bytes([byte[0] ^ 1]))
+
+        result = self.after_loading(flip)
         self.assertEqual(result.code, FAILURE, result.err)
         self.assert_one_error(result, ["verification", "layers.7", "has been changed"])
         run = result.json()
@@ -137,26 +117,7 @@ class DisturbedRunTest(CommandTest):
         self.assertEqual(run["verified_blocks"], 12 * run["blocks"])
 
     def test_file_that_is_only_touched_verifies(self):
-        model = self.layered_model()
-        process = self.start(
-            "run",
-            model,
-            "--budget",
-            "1GiB",
-            "--steps",
-            "12",
-            "--device",
-            "host",
-            "--compute-ms",
-            "50",
-            "--verify",
-            "--json",
-            "--telemetry",
-            "steps.jsonl",
-        )
-        self.wait_for_file(process, self.folder / "steps.jsonl", 2)
-        os.utime(model)
-        result = self.finish(process)
+        result = self.after_loading(os.utime)
         self.assertEqual(result.code, SUCCESS, result.err)
         self.assertEqual(result.json()["mismatched_blocks"], 0)
 

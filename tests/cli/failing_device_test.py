@@ -7,6 +7,7 @@ import harness
 from harness import CommandTest, DEVICE, FAILURE, SUCCESS
 
 FAULT_PATH = os.environ.get("STAGEHAND_FAULT_PATH")
+FAULT = "--device fault --device-option wrap=host".split()
 
 
 @unittest.skipUnless(FAULT_PATH, "there is no fault backend in this build")
@@ -17,20 +18,7 @@ class FailingDeviceTest(CommandTest):
         self.model = self.layered_model(layers=3, layer_bytes=1 << 16, table_bytes=1 << 16)
 
     def stream(self, *options):
-        arguments = [
-            "run",
-            self.model,
-            "--budget",
-            "50%",
-            "--steps",
-            "2",
-            "--verify",
-            "--json",
-            "--device",
-            "fault",
-            "--device-option",
-            "wrap=host",
-        ]
+        arguments = ["run", self.model, *"--budget 50% --steps 2 --verify --json".split(), *FAULT]
         for option in options:
             arguments += ["--device-option", option]
         return self.run_command(*arguments)
@@ -68,21 +56,8 @@ class FailingDeviceTest(CommandTest):
         for group in ("link", "mapping", "streaming"):
             for call in harness.sample([*range(1, 40, 6), *range(40, 1000, 97)]):
                 with self.subTest(group=group, call=call):
-                    result = self.run_command(
-                        "bench",
-                        "--quick",
-                        "--bytes",
-                        "32MiB",
-                        "--only",
-                        group,
-                        "--json",
-                        "--device",
-                        "fault",
-                        "--device-option",
-                        "wrap=host",
-                        "--device-option",
-                        f"fail_at={call}",
-                    )
+                    bench = ["bench", *"--quick --bytes 32MiB --json --only".split(), group, *FAULT]
+                    result = self.run_command(*bench, "--device-option", f"fail_at={call}")
                     if result.code == SUCCESS:
                         self.assertEqual(list(result.json()["groups"]), [group])
                         self.assertEqual(result.err, "")

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import random
-import time
 
 import pytest
 
@@ -122,44 +121,6 @@ def test_contents_go_to_files_and_to_memory_that_is_not_pinned(device, tmp_path)
     with pytest.raises(sh.Error, match="nowhere"):
         device.pause(folder=tmp_path / "nowhere", contents=sh.Contents.FILE)
     assert device.occupancy().state is sh.OccupancyState.RUNNING
-
-
-def test_runtimes_are_tags(device):
-    with sh.Runtime(device, name="model") as runtime:
-        block = runtime.register_block(bytes(MIB), name="layer")
-        with runtime.step(), runtime.acquire(block):
-            with pytest.raises(sh.Error):
-                device.pause()
-        assert device.occupancy("runtime:model").bytes == MIB
-        assert device.pause("runtime:model").copied_bytes == 0
-        assert device.occupancy("runtime:model").state is sh.OccupancyState.RELEASED
-        with pytest.raises(sh.UsageError, match="resume"), runtime.step():
-            pass
-        device.resume()
-        with runtime.step(), runtime.acquire(block) as view:
-            assert bytes(view.buffer) == bytes(MIB)
-
-
-def test_host_memory_is_pinned_ahead(device):
-    weights = device.alloc(6 * MIB, tag="weights")
-    data = fill(weights, 1)
-    device.pause([], prepare=True)
-    assert device.occupancy("weights").host_bytes == 0
-    device.pause("weights", contents=sh.Contents.ZERO, prepare=True)
-    assert device.occupancy("weights").host_bytes == 0
-    device.pause("weights", unused=[(weights.address + 4 * MIB, 2 * MIB)], wait=False, prepare=True)
-    deadline = time.monotonic() + 60
-    while device.occupancy("weights").host_bytes < 4 * MIB and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert device.occupancy("weights").host_bytes == 4 * MIB
-    device.pause()
-    with pytest.raises(sh.UsageError, match="weights"):
-        device.pause(["weights"], prepare=True)
-    device.pause(["weights"], repeat=True, prepare=True)
-    device.resume()
-    assert read(weights) == data
-    with pytest.raises(sh.UsageError, match="nothing"):
-        device.pause("nothing", prepare=True)
 
 
 def test_contents_can_be_read_while_they_are_away(device):
@@ -282,20 +243,6 @@ def test_arguments_are_checked(device):
             call("nothing")
         assert raised.value.status is sh.Status.ERROR_NOT_FOUND
     assert device.occupancies() == []
-
-
-def test_the_log_tells_of_pauses_and_resumes(device):
-    lines = []
-    memory = device.alloc(2 * MIB)
-    sh.set_log(sh.LogLevel.INFO, lambda level, text: lines.append((level, text)))
-    try:
-        device.pause()
-        device.resume()
-    finally:
-        sh.set_log(0, None)
-    assert [level for level, _ in lines] == [sh.LogLevel.INFO] * 2
-    assert "2.00 MiB" in lines[0][1] and "given back" in lines[0][1] and "came back" in lines[1][1]
-    memory.close()
 
 
 def test_exit_with_memory_that_is_away(program):

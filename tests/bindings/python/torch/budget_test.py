@@ -210,13 +210,6 @@ def test_no_gpu_is_told(monkeypatch, net, device):
         st.stream(net, device)
 
 
-def test_models_of_the_cpu_by_other_names(net, tokens):
-    want = net(tokens)["logits"]
-    for device in ("cpu", torch.device("cpu")):
-        with st.stream(net, device, budget="50%"):
-            assert torch.equal(net(tokens)["logits"], want)
-
-
 # A device of one's own measures its link before the first step, and plans anew in the next ones.
 @pytest.mark.parametrize("budget", ["25%", "60%", "100%"])
 def test_the_device_never_holds_more_than_the_budget(budget):

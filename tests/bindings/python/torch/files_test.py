@@ -15,7 +15,6 @@ from model_files import write_safetensors
 from models import Net, on_meta, refused, size_of
 from torch import nn
 
-import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand.torch import _files
 
@@ -124,17 +123,6 @@ def test_broken_files_are_refused(device, tmp_path, name):
     meta = on_meta()
     with pytest.raises(ValueError, match=rf"/bad\.safetensors: .*{re.escape(says)}"):
         st.stream(meta, device, files=tmp_path)
-
-
-def test_a_file_that_shrinks_is_an_error(device, stored, tokens):
-    net, meta, folder = stored
-    with st.stream(meta, device, budget=size_of(net) // 4, files=folder):
-        meta(tokens)
-        with open(folder / "two.safetensors", "r+b") as file:
-            file.truncate(4096)
-        with pytest.raises(sh.Error):
-            for _ in range(3):
-                meta(tokens)
 
 
 def test_a_file_larger_than_the_memory_is_mapped(device, tmp_path):

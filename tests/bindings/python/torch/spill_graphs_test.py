@@ -10,46 +10,12 @@ import threading
 import pytest
 import torch
 from models import equal
-from spilling import Mlp, away, check, check_model, made, nothing_is_left, spilling, step
+from spilling import Mlp, check_model, made, nothing_is_left, spilling, step
 from torch import nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
 import libstagehand as sh
-
-OPTIONS = [{}, {"keep": "1KB"}, {"keep": "10KB"}, {"recompute": True}, {"peak": "10KB"}]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_trap_12_a_graph_that_is_used_twice(device, options):
-    model, x = made("blocks")
-
-    def program(between):
-        loss, results = model(x).square().mean(), []
-        between()
-        for retain in (True, True, False):
-            model.zero_grad(set_to_none=True)
-            loss.backward(retain_graph=retain)
-            results += [one.grad.clone() for one in model.parameters()]
-        return results
-
-    check(device, program, model, **options)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_double_backward(device, options):
-    model, x = made("mlp")
-
-    def program(between):
-        model.zero_grad(set_to_none=True)
-        leaf = x.clone().requires_grad_()
-        out = model(leaf)
-        between()
-        (slope,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-        (slope.square().sum() + model(leaf).sum()).backward()
-        return [leaf.grad, *(one.grad.clone() for one in model.parameters())]
-
-    check(device, program, model, **options)
 
 
 def test_trap_13_graphs_that_are_never_used_or_in_part(device):
@@ -164,16 +130,6 @@ def test_hooks_of_the_user_and_scopes_within_scopes(device):
     with torch.autograd.graph.save_on_cpu(), spilling(model, device) as outer, spilling(model, device) as inner:
         assert equal(step(model, x), want)
         assert inner.stats().saved and not outer.stats().saved
-
-
-def test_a_look_at_what_a_node_has_saved(device):
-    with spilling(None, device) as spilled:
-        x = torch.randn(1000, requires_grad=True)
-        out = x.exp()
-        away(spilled)
-        assert torch.equal(out.grad_fn._saved_result, out)
-        out.sum().backward()
-        assert torch.equal(x.grad, out)
 
 
 def test_functional_transforms_are_refused(device):

@@ -270,13 +270,6 @@ def test_a_result_that_is_read_as_another_type(device, kind):
     check(device, program, recompute=True)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(device, reentrant):
-    model, x = chain(Gated, 3), torch.randn(8, 64)
-    model.forward = lambda x: model[2](checkpoint(model[1], model[0](x), use_reentrant=reentrant))
-    assert again(device, model, x).tensors
-
-
 def test_a_result_that_the_program_keeps(device):
     with spilling(None, device, recompute=True) as spilled:
         weight = torch.randn(64, 64, requires_grad=True)
