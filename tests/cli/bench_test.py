@@ -20,60 +20,28 @@ TOP_KEYS = {"device", "description", "page_bytes", "link_bytes_per_second", "pin
 ROW_KEYS = {"name", "unit", "value", "limit", "limit_name", "ratio", "beats_limit"}
 # Limits that nothing should beat: the link, and what is computed from it. The others are for comparison.
 FIRM = {"link", "raw copies", "planned bytes / link", "computing alone"}
-STREAMING_KEYS = {
-    "shape",
-    "blocks",
-    "model_bytes",
-    "budget_bytes",
-    "compute_to_copy",
-    "compute_seconds",
-    "largest_block_seconds",
-    "planned_seconds",
-    "ratio_to_plan",
-    "bound_seconds",
-    "ratio_to_bound",
-    "planned_bytes",
-    "copied_bytes",
-    "bound_bytes",
-    "host_waits",
-    "steps",
-    "shortest_seconds",
-    "longest_seconds",
-}
+STREAMING_KEYS = set(
+    """shape blocks model_bytes budget_bytes compute_to_copy compute_seconds largest_block_seconds planned_seconds
+    ratio_to_plan bound_seconds ratio_to_bound planned_bytes copied_bytes bound_bytes host_waits steps
+    shortest_seconds longest_seconds""".split()
+)
 MORE_KEYS = {
     "link": set(),
     "pinning": {"bytes", "seconds_per_gib", "pinned"},
     "staging": {"bytes", "segments"},
     "mapping": {"bytes", "seconds_per_gib", "page_bytes"},
-    "occupancy": {
-        "shape",
-        "allocations",
-        "bytes",
-        "footprint_bytes",
-        "copied_bytes",
-        "cycles",
-        "shortest_seconds",
-        "longest_seconds",
-        "ratio_to_link",
-        "freed_ratio",
-        "peak_ratio",
-        "host_ratio",
-        "compared_cycles",
-        "pinned",
-    },
+    "occupancy": set(
+        """shape allocations bytes footprint_bytes copied_bytes cycles shortest_seconds longest_seconds ratio_to_link
+        freed_ratio peak_ratio host_ratio compared_cycles pinned""".split()
+    ),
     "streaming": STREAMING_KEYS,
-    "graph": {
-        "blocks",
-        "model_bytes",
-        "budget_bytes",
-        "compute_to_copy",
-        "host_seconds",
-        "host_seconds_by_calls",
-        "copied_bytes",
-        "copied_bytes_by_calls",
-        "steps",
-    },
+    "graph": set(
+        """blocks model_bytes budget_bytes compute_to_copy host_seconds host_seconds_by_calls copied_bytes
+        copied_bytes_by_calls steps""".split()
+    ),
 }
+KINDS = ["nothing pinned before", "pinned for a second", "contents changed", "contents unchanged", "contents dropped"]
+KINDS += ["constant contents", "weights packed", "weights packed, unchanged"]
 SMALL = ["--quick", "--bytes", "32MiB"]
 # Streaming takes minutes at this speed. The earlier results are on the screen by then.
 SLOW = "bench --device host --device-option bandwidth=200MB/s --bytes 32MiB --only link,streaming".split()
@@ -117,16 +85,8 @@ class BenchTest(CommandTest):
 
     def test_tables_show_what_the_json_has(self):
         text = self.succeed("bench", "--device", "host", *SMALL, "--only", "link,pinning,mapping").out
-        for name in (
-            "link",
-            "pinning",
-            "mapping",
-            "host to device",
-            "both ways at once",
-            "sh_host_alloc",
-            "first plan",
-            "budget halved",
-        ):
+        rows = ["host to device", "both ways at once", "sh_host_alloc", "first plan", "budget halved"]
+        for name in ["link", "pinning", "mapping", *rows]:
             self.assertIn(name, text)
         self.assertNotIn("streaming", text)
         lines = text.splitlines()
@@ -179,20 +139,7 @@ class BenchTest(CommandTest):
         rows = run.json()["groups"]["occupancy"]["rows"]
         self.assertEqual(
             [row["name"].split(": ")[1] for row in rows[:16]],
-            [
-                f"{call}, {contents}"
-                for contents in (
-                    "nothing pinned before",
-                    "pinned for a second",
-                    "contents changed",
-                    "contents unchanged",
-                    "contents dropped",
-                    "constant contents",
-                    "weights packed",
-                    "weights packed, unchanged",
-                )
-                for call in ("release", "resume")
-            ],
+            [f"{call}, {contents}" for contents in KINDS for call in ("release", "resume")],
         )
         self.assertEqual({row["allocations"] for row in rows}, {8, 291, 854, 32})
         for row in rows:

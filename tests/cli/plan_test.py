@@ -156,17 +156,9 @@ class PlanTest(CommandTest):
         self.refuse(OUTPUT, "plan", "model.safetensors", "--budget", "25%", *LINK, "--svg", "/dev/full")
 
     def test_needs_no_device_in_the_simulation(self):
-        plan = self.plan(
-            self.layered_model(layers=40, layer_bytes=1 << 18),
-            "--budget",
-            "4MiB",
-            "--device",
-            "sim",
-            "--device-option",
-            "granularity=64KiB",
-            "--bandwidth",
-            "10GB/s",
-        )
+        model = self.layered_model(layers=40, layer_bytes=1 << 18)
+        options = "--budget 4MiB --device sim --device-option granularity=64KiB --bandwidth 10GB/s".split()
+        plan = self.plan(model, *options)
         self.assert_consistent(plan)
         self.assertEqual(plan["page_bytes"] % 65536, 0)
 
@@ -198,20 +190,8 @@ class PlanTest(CommandTest):
         plan = self.plan(model, "--budget", "12KiB", "--device", "host", "--max-block", "12KiB")
         self.assert_consistent(plan)
         self.assertGreater(plan["link_bytes_per_second"], 0)
-        run = self.succeed(
-            "run",
-            model,
-            "--budget",
-            "12KiB",
-            "--max-block",
-            "12KiB",
-            "--device",
-            "host",
-            "--steps",
-            "3",
-            "--verify",
-            "--json",
-        ).json()
+        options = "--budget 12KiB --max-block 12KiB --device host --steps 3 --verify --json".split()
+        run = self.succeed("run", model, *options).json()
         self.assertEqual(run["verified_blocks"], 3 * run["blocks"])
         self.assertGreater(run["copy_bytes_per_second"], 0)
 
@@ -274,17 +254,8 @@ class PlanTest(CommandTest):
         )
 
     def test_table_tells_of_blocks_outside_the_order(self):
-        arguments = [
-            "plan",
-            self.experts_model(),
-            "--budget",
-            "4MiB",
-            "--max-block",
-            "512KiB",
-            "--device",
-            "host",
-            *LINK,
-        ]
+        options = "--budget 4MiB --max-block 512KiB --device host".split()
+        arguments = ["plan", self.experts_model(), *options, *LINK]
         out = self.succeed(*arguments, "--unordered", "*.experts.*").out
         self.assertRegex(
             out, r"\n  unordered +[\d.]+ [KM]iB +shared by 24 blocks outside the order, 6.00 MiB together\n"

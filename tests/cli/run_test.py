@@ -89,21 +89,8 @@ class RunTest(CommandTest):
 
     def test_budget_below_the_smallest_names_it(self):
         model = self.layered_model()
-        line = self.refuse(
-            DEVICE,
-            "run",
-            model,
-            "--budget",
-            "1MiB",
-            "--max-block",
-            "4MiB",
-            "--steps",
-            "1",
-            "--device",
-            "host",
-            "--json",
-            says=["embed"],
-        )
+        options = "--budget 1MiB --max-block 4MiB --steps 1 --device host --json".split()
+        line = self.refuse(DEVICE, "run", model, *options, says=["embed"])
         smallest = self.succeed(
             "plan", model, "--budget", "50%", "--max-block", "4MiB", "--bandwidth", "1GB", "--device", "host", "--json"
         ).json()["smallest_budget_bytes"]
@@ -120,17 +107,9 @@ class RunTest(CommandTest):
         # Exact in virtual time. A device of real time keeps the speed from above only: a busy machine is slower.
         for device, least, most in (("sim", 3.99e8, 4.01e8), ("host", 4e7, 4.4e8)):
             with self.subTest(device=device):
-                run = self.stream(
-                    self.layered_model(),
-                    "--budget",
-                    "25%",
-                    "--steps",
-                    "3",
-                    "--device-option",
-                    "bandwidth=400000000",
-                    *(("--device-option", "granularity=64KiB") if device == "sim" else ()),
-                    device=device,
-                )
+                options = "--budget 25% --steps 3 --device-option bandwidth=400000000".split()
+                options += ["--device-option", "granularity=64KiB"] if device == "sim" else []
+                run = self.stream(self.layered_model(), *options, device=device)
                 speed = run["copy_bytes_per_second"]
                 self.assertGreaterEqual(speed, least)
                 self.assertLessEqual(speed, most)
@@ -182,21 +161,8 @@ class RunTest(CommandTest):
     def test_simulation_streams_but_cannot_be_verified(self):
         model = self.layered_model()
         self.stream(model, "--budget", "25%", "--steps", "3", "--device-option", "granularity=64KiB", device="sim")
-        self.refuse(
-            USAGE,
-            "run",
-            model,
-            "--budget",
-            "25%",
-            "--steps",
-            "3",
-            "--verify",
-            "--device",
-            "sim",
-            "--device-option",
-            "granularity=64KiB",
-            says=["--verify", "sim"],
-        )
+        options = "--budget 25% --steps 3 --verify --device sim --device-option granularity=64KiB".split()
+        self.refuse(USAGE, "run", model, *options, says=["--verify", "sim"])
 
     def test_plain_lines_and_a_table_without_a_terminal(self):
         out = self.succeed(
