@@ -67,18 +67,15 @@ def unpacked(folder, file=None):
     return str(folder)
 
 
+def tested(python, *arguments, **variables):
+    """Runs tests, which tell why they skip what they skip."""
+    run(python, *"-X faulthandler -m pytest -q -rs -p no:cacheprovider".split(), *arguments, **variables)
+
+
 def package(work):
     plugin = BUILD / "tests/graphs/stagehand-capture.so"
-    run(
+    tested(
         VENV / "bin/python",
-        "-X",
-        "faulthandler",
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
         f"--ignore={HERE / 'torch'}",
         HERE,
         PYTHONPATH=unpacked(work),
@@ -86,9 +83,12 @@ def package(work):
     )
 
 
+MYPY = "--strict --python-version 3.11 --cache-dir".split()
+
+
 def types(work):
     site = unpacked(work)
-    mypy = [VENV / "bin/mypy", "--strict", "--python-version", "3.11", "--cache-dir", work / "cache"]
+    mypy = [VENV / "bin/mypy", *MYPY, work / "cache"]
     run(*mypy, "-p", "libstagehand", MYPYPATH=site)
     for example in sorted((ROOT / "examples").glob("*/*.py")):
         run(*mypy, example, MYPYPATH=site)
@@ -125,16 +125,8 @@ def torch(work):
     site = unpacked(work)
     python = torch_python("pytest")
     plugin, command = BUILD / "backends/fault/stagehand-fault.so", BUILD / "cli/stagehand"
-    run(
+    tested(
         python,
-        "-X",
-        "faulthandler",
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
         "--import-mode=importlib",
         *torch_workers(python),
         HERE / "torch",
@@ -160,20 +152,7 @@ def torch_workers(python):
 
 def torch_types(work):
     site = unpacked(work)
-    python = torch_python("mypy")
-    run(
-        python,
-        "-m",
-        "mypy",
-        "--strict",
-        "--python-version",
-        "3.11",
-        "--cache-dir",
-        work / "cache",
-        "-p",
-        "libstagehand",
-        MYPYPATH=site,
-    )
+    run(torch_python("mypy"), "-m", "mypy", *MYPY, work / "cache", "-p", "libstagehand", MYPYPATH=site)
 
 
 def readme(work):
@@ -233,17 +212,8 @@ def source_distribution(work, path):
         if (ROOT / name).is_file():
             (work / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, work / "tree" / name)
-    git = [
-        "git",
-        "-C",
-        work / "tree",
-        "-c",
-        "user.name=tests",
-        "-c",
-        "user.email=tests@localhost",
-        "-c",
-        "core.hooksPath=/dev/null",
-    ]
+    who = "-c user.name=tests -c user.email=tests@localhost -c core.hooksPath=/dev/null".split()
+    git = ["git", "-C", work / "tree", *who]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--no-gpg-sign", "-m", "tree"]):
         run(*git, *command)
     build = f"import os, mesonpy; os.chdir({str(work / 'tree')!r}); mesonpy.build_sdist({str(work)!r})"
@@ -257,22 +227,9 @@ def system(work):
     (work / "wheels").mkdir()
     path = f"{VENV / 'bin'}:{os.environ['PATH']}"
     source = source_distribution(work, path)
-    run(
-        VENV / "bin/python",
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-build-isolation",
-        "--no-deps",
-        source,
-        "-w",
-        work / "wheels",
-        "-Csetup-args=-Dpython=system",
-        PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"),
-        PATH=path,
-    )
+    pip = [VENV / "bin/python", *"-m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps".split()]
+    options = ["-w", work / "wheels", "-Csetup-args=-Dpython=system"]
+    run(*pip, source, *options, PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"), PATH=path)
     (file,) = (work / "wheels").iterdir()
     names = zipfile.ZipFile(file).namelist()
     assert not any(".so." in name or "spi-" in name for name in names) and any("/_reader." in name for name in names)
