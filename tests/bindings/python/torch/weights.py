@@ -47,18 +47,10 @@ OF_WEIGHT = {
     "copy of a view": lambda weight: copy.copy(weight.data[2:9]).mul_(2),
     "copy of the weight": lambda weight: copy.copy(weight).mul_(2),
     "subclass": lambda weight: weight.data[2:9].as_subclass(Sub).mul_(2),
-    # What loaders of sharded weights do.
-    "narrow of the data": lambda weight: weight.data.narrow(0, 32, 32).copy_(NEW),
-    "narrow": lambda weight: weight.narrow(0, 32, 32).copy_(NEW),
+    # What loaders of sharded weights do. idle_views_test.py has every view of PyTorch's.
     "chunk of the data": lambda weight: weight.data.chunk(4)[1].copy_(NEW),
-    "tensor_split": lambda weight: weight.tensor_split(4)[2].copy_(NEW),
-    "hsplit": lambda weight: weight.hsplit(2)[0][:32].copy_(NEW[:, :32]),
-    "unsafe_chunk": lambda weight: weight.unsafe_chunk(4)[1].copy_(NEW),
     "T": lambda weight: weight.T[:, :32].copy_(NEW.T),
-    "movedim of the data": lambda weight: weight.data.movedim(0, 1)[:, 5:37].copy_(NEW.T),
-    "view of views": lambda weight: weight.data.view(4, 32, 64).unbind()[3].reshape(32, 64).copy_(NEW),
     "index": lambda weight: weight[32:64].copy_(NEW),
-    "flat": lambda weight: weight.data.view(-1)[64 : 33 * 64].copy_(NEW.flatten()),
     # Other contents.
     "set_": lambda weight: weight.set_(values(128, 64).to(weight.device)),
     "set_ of the data, which changes no weight": lambda weight: weight.data.set_(values(128, 64).to(weight.device)),
