@@ -4,16 +4,9 @@ test is skipped if it needs a GPU and there is none.
 sample_test.py [--device DEVICE] NAME PROGRAM...
 """
 
-import os
-import re
-import subprocess
-import sys
+from sample import device, run, words
 
-arguments = sys.argv[1:]
-device = "host"
-if arguments[0] == "--device":
-    device, arguments = arguments[1], arguments[2:]
-name, program = arguments[0], arguments[1:]
+name, *program = words
 
 PRINTS = {
     "protect": [
@@ -40,38 +33,19 @@ PRINTS = {
 }
 
 
-def run(*rest):
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("STAGEHAND_LOG", "STAGEHAND_TRACE")
-    }
-    done = subprocess.run([*program, *rest], capture_output=True, text=True, env=environment)
-    if done.returncode == 77:
-        print(done.stdout, end="")
-        sys.exit(77)
-    if (
-        rest
-        and rest[-1] == device
-        and device.startswith(("cuda", "hip"))
-        and re.search("SH_ERROR_(BACKEND_UNAVAILABLE|NOT_FOUND)", done.stderr)
-    ):
-        print("skipped:", done.stderr.strip())
-        sys.exit(77)
-    return done
-
-
-done = run(device)
+done = run(program, device)
 assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, PRINTS[name], ""), (
     done.returncode,
     done.stdout,
     done.stderr,
 )
 # A simulation has no contents, so the bytes are wrong there.
-done = run("sim")
+done = run(program, "sim")
 assert done.returncode == 1 and done.stderr.startswith(f"{name}: ") and "its bytes are wrong" in done.stderr, (
     done.stdout,
     done.stderr,
 )
 for rest, text in ((("nobody",), "SH_ERROR_NOT_FOUND"), (("host", "more"), "usage")):
-    done = run(*rest)
+    done = run(program, *rest)
     assert done.returncode == 1 and done.stdout == "" and text in done.stderr, (done.stdout, done.stderr)
 print("as it should be")

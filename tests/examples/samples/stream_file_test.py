@@ -11,32 +11,14 @@ import pathlib
 import random
 import re
 import struct
-import subprocess
-import sys
 import tempfile
 
-arguments = sys.argv[1:]
-device = "host"
-if arguments[0] == "--device":
-    device, arguments = arguments[1], arguments[2:]
+import sample
+from sample import device
 
 
 def run(*rest, expect=0):
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("STAGEHAND_LOG", "STAGEHAND_TRACE")
-    }
-    done = subprocess.run([*arguments, *map(str, rest)], capture_output=True, text=True, env=environment)
-    if done.returncode == 77:
-        print(done.stdout, end="")
-        sys.exit(77)
-    if (
-        rest
-        and rest[-1] == device
-        and device.startswith(("cuda", "hip"))
-        and re.search("SH_ERROR_(BACKEND_UNAVAILABLE|NOT_FOUND)", done.stderr)
-    ):
-        print("skipped:", done.stderr.strip())
-        sys.exit(77)
+    done = sample.run(sample.words, *rest)
     assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
     return done
 
