@@ -99,8 +99,9 @@ void HostFill::touch_units() {
 void HostFill::pin_memories() {
     if (!device_.thread_begin().ok()) refused_ = true;
     for (size_t next; (next = next_memory_.fetch_add(1)) < memories_.size();)
-        for (const Piece& piece : std::ranges::equal_range(pieces_, next, {}, &Piece::memory))
-            if (!make_ready(piece)) return;
+        for (auto at = std::ranges::lower_bound(pieces_, next, {}, &Piece::memory);
+             at != pieces_.end() && at->memory == next; ++at)
+            if (!make_ready(*at)) return;
 }
 
 bool HostFill::make_ready(const Piece& piece) {
