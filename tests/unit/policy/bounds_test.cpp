@@ -34,51 +34,6 @@ TEST(Bounds, CycleSurplusIsTheSmallestThatFits) {
     EXPECT_EQ(0u, cycle_surplus({}, 0));
 }
 
-TEST(Bounds, EqualUnitsInACycleMissAsOftenAsWithTheOptimalPolicy) {
-    // N units of one page on M pages: (N - M) N / (N - 1) misses a step.
-    Case c;
-    c.page_bytes = 990;
-    c.units.assign(12, {990});
-    c.forward();
-    c.budget_pages = 4;
-    EXPECT_EQ(8u * 12 * 990 / 11, least_bytes(c.problem()));
-}
-
-TEST(Bounds, ForwardThenBackwardCopiesTwiceWhatDoesNotFit) {
-    // Compute and copies take equally long. No plan reaches max(compute, copies), and the difference is known.
-    Case c = eight_billion();
-    c.forward_backward();
-    c.set_budget(0.5);
-    EXPECT_EQ(2 * (c.bytes() - c.budget_pages * c.page_bytes), least_bytes(c.problem()));
-    EXPECT_DOUBLE_EQ(c.copy_ns(), simple_step_ns(c.problem()));
-}
-
-// Half of each unit is copied, and the device makes the rest.
-TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
-    for (const bool whole : {false, true}) {
-        Case c = eight_billion();
-        std::vector<Gap> gaps;
-        for (const Unit& unit : c.units) gaps.push_back({unit.bytes / 2, unit.bytes - unit.bytes / 2, 0});
-        const double all = static_cast<double>(c.bytes());
-        c.set_budget(0.75);
-        c.forward_backward();
-        const double without = static_cast<double>(least_bytes(c.problem()));
-        EXPECT_NEAR(2 * 0.25 * all, without, 0.01 * all);
-        for (size_t u = 0; u < c.units.size(); u++) {
-            c.units[u].gaps = std::span(&gaps[u], 1);
-            c.units[u].whole = whole;
-        }
-        // Whole units are kept with their gaps. Otherwise all copied bytes fit, and the gaps need no memory.
-        EXPECT_NEAR(whole ? without / 2 : 0, static_cast<double>(least_bytes(c.problem())), 0.01 * all);
-        EXPECT_NEAR(whole ? without / 2 / c.link : 0, simple_step_ns(c.problem()), 0.01 * all / c.link);
-        EXPECT_GE(least_step_ns(c.problem()), simple_step_ns(c.problem()));
-        const auto made = make_plan(c.problem());
-        const Plan& plan = std::get<Plan>(made);
-        EXPECT_GE(plan.bytes_per_step, least_bytes(c.problem()));
-        EXPECT_LE(static_cast<double>(plan.bytes_per_step), 0.3 * all);
-    }
-}
-
 // Half of the units come from a source that is four times slower. What fits is kept of those. The rest of them is read
 // while the others are copied.
 TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
@@ -101,33 +56,6 @@ TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
         EXPECT_GE(plan.step_ns, least_step_ns(c.problem()));
         EXPECT_LE(plan.step_ns, 1.75 * simple_step_ns(c.problem())) << pages;
     }
-}
-
-TEST(Bounds, NothingIsCopiedWhenAllFits) {
-    Case c = eight_billion();
-    c.budget_pages = c.pages();
-    for (Use& use : c.trace) use.compute_ns = 10;
-    EXPECT_EQ(0u, least_bytes(c.problem()));
-    EXPECT_DOUBLE_EQ(340, least_step_ns(c.problem()));
-    EXPECT_DOUBLE_EQ(340, simple_step_ns(c.problem()));
-}
-
-TEST(Bounds, WhileTwoNeighboursComputeALinkGainsNothing) {
-    // Compute and copies alike long: nothing reaches max(compute, copies), and by how much is known.
-    Case c = eight_billion();
-    c.set_budget(0.25);
-    c.set_compute(1, Compute::by_size);
-    double pair = static_cast<double>(c.trace.front().compute_ns + c.trace.back().compute_ns);
-    EXPECT_NEAR(c.copy_ns() + pair, least_step_ns(c.problem()), 1e-6 * pair);
-    // Equal computes: each part, and what is copied during its compute, must fit in what turns over.
-    c.set_compute(1, Compute::equal);
-    EXPECT_NEAR(c.copy_ns() * (1 + 2.0 / 33), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
-    c.set_compute(0.25, Compute::equal);
-    EXPECT_NEAR(c.copy_ns() * (1 + 1.25 / 33), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
-    // Forward then backward: the turn and the seam, two computes each.
-    c.forward_backward();
-    c.set_compute(1, Compute::equal);
-    EXPECT_NEAR(c.copy_ns() * (1 + 4.0 / 68), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
 }
 
 // The proof's minimum over what turns over (d) and how the parts share it, by trying every d.
@@ -249,19 +177,6 @@ TEST(SmallestBudget, RoundsToWholePagesAndLeavesUnusedUnitsOut) {
     c.trace = {{0, 0}, {2, 0}, {3, 0}};
     EXPECT_EQ(2u, smallest_budget(c.problem()).smallest_budget_pages);
     EXPECT_EQ(0u, smallest_budget(c.problem()).unit);
-}
-
-// Fixed addresses: five equal units of which neighbours in a cycle must not meet need two and a half of them.
-TEST(SmallestBudget, AnOddCycleNeedsMoreThanItsWindow) {
-    Case c;
-    c.page_bytes = 1000;
-    c.max_held = 2;
-    for (uint32_t count = 3; count <= 9; count++) {
-        c.units.assign(count, {4000});
-        c.forward();
-        uint64_t expected = count % 2 ? 8 + (4 + count / 2 - 1) / (count / 2) : 8;
-        EXPECT_EQ(expected, smallest_budget(c.problem()).smallest_budget_pages) << count << " units";
-    }
 }
 
 // Returns whether any placement of all units in a ring works. The budget below the smallest one must refuse every

@@ -14,7 +14,6 @@ namespace stagehand::policy::test {
 namespace {
 
 using stagehand::test::shortened;
-using stagehand::test::whole_length;
 
 class BruteForce {
 public:
@@ -94,43 +93,6 @@ TEST(BruteForce, TinyProblemsWithGapsAreSolved) { compare(35, 200, 4, 4, true); 
 TEST(BruteForce, TinyProblemsWithSlowSourcesAreSolved) {
     compare(36, 200, 4, 4, false, true);
     compare(37, 100, 4, 4, true, true, 1.05);
-}
-
-// Uses only local moves, from the plan that streams everything through the smallest ring.
-TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {
-    std::mt19937 random(34);
-    uint64_t compared = 0, improved = 0;
-    while (compared < shortened(60)) {
-        Case c = small_random(random, 5, 5);
-        const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
-        c.budget_pages = smallest;
-        uint64_t pages = Shape(c.problem()).total_pages;
-        if (smallest >= pages) continue;
-        c.budget_pages = smallest + random() % (pages - smallest);
-        Problem problem = c.problem();
-        Shape shape(problem);
-        Evaluator evaluator(shape, 64);
-        Frontier frontier;
-        TightRing tight = tightest_ring(shape);
-        Candidate start{shape.pages, tight.pages, tight.layout};
-        Cost cost = *evaluator.cost(start);
-        frontier.offer(start, cost);
-        LocalMoves moves(shape, evaluator, frontier);
-        moves.shorten(8000);
-        double best = BruteForce(shape).shortest();
-        EXPECT_LE(frontier.fastest().cost.step_ns, 1.1 * best) << "instance " << compared;
-        improved += frontier.fastest().cost.step_ns < cost.step_ns;
-        // Slimming never makes it slower than it may be, nor copies more.
-        const double limit = frontier.limit_ns();
-        const uint64_t bytes = frontier.leanest().cost.bytes;
-        moves.slim(500);
-        EXPECT_LE(frontier.leanest().cost.step_ns, limit * (1 + 1e-9));
-        EXPECT_LE(frontier.leanest().cost.bytes, bytes);
-        compared++;
-    }
-    if (whole_length()) {
-        EXPECT_GT(improved, 35u);
-    }
 }
 
 // Too many combinations for the planner to try them all.

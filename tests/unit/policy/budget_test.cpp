@@ -49,38 +49,6 @@ TEST(Budget, WhatIsNoticedIsNearlyAllThatIsThere) {
 
 using Pages = std::vector<uint64_t>;
 
-TEST(Divide, GivesMinimaAndSharesTheRestByWeight) {
-    const Request requests[] = {{10, 1000, 1}, {20, 1000, 3}};
-    EXPECT_EQ((Pages{10, 20}), divide(30, requests));
-    EXPECT_EQ((Pages{20, 50}), divide(70, requests));
-    EXPECT_FALSE(divide(29, requests));
-    EXPECT_EQ((Pages{1000, 1000}), divide(5000, requests)) << "never more than wanted";
-}
-
-TEST(Divide, WhatOneDoesNotWantGoesToTheOthers) {
-    const Request requests[] = {{0, 5, 10}, {0, 100, 1}, {0, 100, 1}};
-    EXPECT_EQ((Pages{5, 20, 20}), divide(45, requests));
-    EXPECT_EQ((Pages{5, 48, 47}), divide(100, requests)) << "the odd page goes to the first";
-}
-
-TEST(Divide, TheLastPagesGoToTheLargestFractions) {
-    const Request requests[] = {{0, 100, 1}, {0, 100, 2}};
-    EXPECT_EQ((Pages{3, 7}), divide(10, requests));
-    EXPECT_EQ((Pages{4, 7}), divide(11, requests));
-}
-
-TEST(Divide, WeightlessOnesShareWhatIsLeft) {
-    const Request requests[] = {{1, 50, 0}, {1, 50, 2}, {1, 50, -3}, {1, 50, std::nan("")}};
-    EXPECT_EQ((Pages{1, 20, 1, 1}), divide(23, requests));
-    EXPECT_EQ((Pages{4, 50, 4, 4}), divide(62, requests));
-}
-
-TEST(Divide, TakesTheMinimumAsWantedAtLeast) {
-    const Request requests[] = {{10, 3, 1}, {0, 4, 1}};
-    EXPECT_EQ((Pages{10, 4}), divide(20, requests));
-    EXPECT_EQ(Pages{}, divide(7, {}));
-}
-
 TEST(Divide, KeepsItsPromisesOnRandomRequests) {
     std::mt19937_64 random(61);
     for (int round = 0; round < 20'000; round++) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <random>
 
@@ -18,41 +17,11 @@ namespace stagehand::policy::test {
 namespace {
 
 using stagehand::test::shortened;
-using stagehand::test::whole_length;
 
 using Pages = std::vector<uint64_t>;
 using Curve = std::vector<CurvePoint>;
 
 uint64_t sum(const Pages& pages) { return std::accumulate(pages.begin(), pages.end(), uint64_t{0}); }
-
-TEST(Division, EachPageGoesWhereItSavesMostTime) {
-    const Curve steep = {{10, 1000}, {20, 500}, {40, 400}};  // 50 a page, then 5
-    const Curve flat = {{10, 1000}, {110, 0}};               // 10 a page
-    const Stake stakes[] = {{10, 40, 1, steep}, {10, 110, 1, flat}};
-    EXPECT_EQ((Pages{10, 10}), divide_by_value(20, stakes));
-    EXPECT_EQ((Pages{15, 10}), divide_by_value(25, stakes));
-    EXPECT_EQ((Pages{20, 30}), divide_by_value(50, stakes));
-    EXPECT_EQ((Pages{20, 110}), divide_by_value(130, stakes));
-    EXPECT_EQ((Pages{30, 110}), divide_by_value(140, stakes));
-    EXPECT_EQ((Pages{40, 110}), divide_by_value(1000, stakes)) << "nobody wants more";
-    EXPECT_FALSE(divide_by_value(19, stakes)) << "the floors do not fit";
-    EXPECT_EQ(Pages{}, divide_by_value(7, {}));
-}
-
-TEST(Division, RatesOfUseCount) {
-    const Curve curve = {{0, 1000}, {100, 0}};
-    const Stake rarely = {0, 100, 1, curve}, often = {0, 100, 1.5, curve};
-    EXPECT_EQ((Pages{0, 70}), divide_by_value(70, std::vector{rarely, often}));
-    EXPECT_EQ((Pages{70, 0}), divide_by_value(70, std::vector{often, rarely}));
-    EXPECT_EQ((Pages{20, 100}), divide_by_value(120, std::vector{rarely, often}));
-}
-
-TEST(Division, EqualValuesShareInProportionToTheirRoom) {
-    const Curve shorter = {{0, 1000}, {100, 0}}, longer = {{0, 3000}, {300, 0}};
-    EXPECT_EQ((Pages{20, 60}), divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1, longer}}));
-    EXPECT_EQ((Pages{20, 60}), divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1.005, longer}}))
-        << "almost equal";
-}
 
 TEST(Division, WhoGainsNothingTakesPartInWhatIsLeft) {
     const Curve falling = {{10, 1000}, {20, 500}}, level = {{0, 700}, {100, 700}};
@@ -65,13 +34,6 @@ TEST(Division, WhoGainsNothingTakesPartInWhatIsLeft) {
         EXPECT_EQ((Pages{50, 60, 95, 30}), divide_by_value(1000, stakes));
         EXPECT_EQ(500 + 700, time_per_second(stakes, Pages{20, 0, 5, 0}));
     }
-}
-
-TEST(Division, FloorsBeyondTheMostStay) {
-    const Curve curve = {{0, 1000}, {100, 0}};
-    const Stake stakes[] = {{50, 20, 9, curve}, {0, 100, 1, curve}};
-    EXPECT_EQ((Pages{50, 30}), divide_by_value(80, stakes));
-    EXPECT_EQ((Pages{50, 100}), divide_by_value(500, stakes));
 }
 
 TEST(Division, NeitherSmallestNorHugestNumbersMatter) {
@@ -182,7 +144,6 @@ struct Model {
     Case problem;
     uint64_t least = 0, all = 0;
     Curve curve;
-    std::map<uint64_t, double> steps;  // of the plans made so far
 
     explicit Model(Case c) : problem(std::move(c)) {
         least = smallest_budget(problem.problem()).smallest_budget_pages;
@@ -190,126 +151,7 @@ struct Model {
         curve = step_curve(problem.problem(), least, all);
     }
     Stake stake(double rate) const { return {least, all, rate, curve}; }
-
-    // Returns the step time of the plan that would be made.
-    double step_ns(uint64_t pages) {
-        auto [at, is_new] = steps.try_emplace(pages);
-        if (is_new) {
-            problem.budget_pages = pages;
-            at->second = std::get<Plan>(make_plan(problem.problem())).step_ns;
-        }
-        return at->second;
-    }
 };
-
-TEST(Division, ModelsWhoseComputeHidesTheCopiesGiveAndThoseThatWaitForTheLinkReceive) {
-    Case busy = eight_billion(), waiting = eight_billion();
-    busy.set_budget(0.2);
-    busy.set_compute(1.5, Compute::equal);  // the copies hide from 20 % of the budget on
-    waiting.set_budget(0.2);
-    waiting.set_compute(0.1, Compute::equal);
-    const Model first(busy), second(waiting);
-    const uint64_t pages = first.all;
-    // At the same share of time, as if they took turns.
-    const double rates[] = {1e9 / first.curve.back().step_ns, 1e9 / second.curve.front().step_ns};
-    const std::vector<Stake> stakes = {first.stake(rates[0]), second.stake(rates[1])};
-    const Pages shares = *divide_by_value(pages, stakes);
-    EXPECT_LT(shares[0], first.all * 25 / 100);
-    EXPECT_GT(shares[1], second.all * 75 / 100);
-    // The one hardly misses what it gives.
-    EXPECT_LE(time_per_second({&stakes[0], 1}, {&shares[0], 1}), 1.05e9);
-    EXPECT_TRUE(worth_changing(stakes, Pages{pages / 2, pages - pages / 2}, shares));
-    // Even if that one is used ten times as often.
-    const Stake more_often[] = {first.stake(10 * rates[0]), second.stake(rates[1])};
-    EXPECT_GT((*divide_by_value(pages, more_often))[1], second.all * 70 / 100);
-}
-
-// Models of all kinds, of 90 to 420 pages.
-Case random_model(std::mt19937& random, uint32_t seed) {
-    Case c;
-    c.page_bytes = 2 * MiB;
-    const uint32_t count = 2 + random() % 20;
-    const uint32_t kind = random() % 4;
-    const bool whole = random() % 5 == 0;
-    std::vector<double> weights;
-    for (uint32_t u = 0; u < count; u++)
-        weights.push_back(kind == 0   ? 1
-                          : kind == 1 ? 1 + random() % 20
-                          : kind == 2 ? (u == 0 || u + 1 == count ? 3 : 1)
-                                      : std::pow(10, (random() % 100) / 100.0));
-    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
-    const double pages = 90 + random() % 330;
-    for (const double weight : weights) {
-        const double bytes = pages * weight / all * static_cast<double>(c.page_bytes);
-        c.units.push_back({std::max<uint64_t>(4096, static_cast<uint64_t>(bytes)), whole});
-    }
-    if (random() % 3 == 0)
-        c.forward_backward();
-    else
-        c.forward();
-    if (random() % 4 == 0) c.max_held = 2;
-    if (random() % 4 == 0) c.latency_ns = 10'000;
-    c.set_budget((random() % 80) / 100.0);
-    c.set_compute(std::pow(10, (random() % 200) / 100.0 - 1), static_cast<Compute>(random() % 3), seed);
-    return c;
-}
-
-// The least time per second over all divisions into shares of whole chunks.
-double best_fixed_division(uint64_t pages, uint64_t chunk, std::span<Model*> models, std::span<const double> rates) {
-    if (models.size() == 1) return rates[0] * models[0]->step_ns(std::min(pages, models[0]->all));
-    double best = std::numeric_limits<double>::infinity();
-    uint64_t others = 0;
-    for (const Model* model : models.subspan(1)) others += (model->least + chunk - 1) / chunk * chunk;
-    for (uint64_t own = (models[0]->least + chunk - 1) / chunk * chunk; own + others <= pages; own += chunk) {
-        best = std::min(best, rates[0] * models[0]->step_ns(std::min(own, models[0]->all)) +
-                                  best_fixed_division(pages - own, chunk, models.subspan(1), rates.subspan(1)));
-        if (own >= models[0]->all) break;
-    }
-    return best;
-}
-
-TEST(Division, IsWithinFivePercentOfTheBestFixedDivisionOfModels) {
-    constexpr uint64_t chunk = 15;
-    std::mt19937 random(91);
-    std::vector<Model> pool;
-    for (uint32_t k = 0; k < shortened(16); k++) pool.emplace_back(random_model(random, k + 1));
-    double total = 0;
-    uint64_t differing = 0;
-    const uint64_t instances = shortened(100);
-    for (uint64_t instance = 0; instance < instances;) {
-        const size_t count = 2 + instance % 2;
-        std::vector<size_t> order(pool.size());
-        std::iota(order.begin(), order.end(), size_t{0});
-        for (size_t k = 0; k < count; k++) std::swap(order[k], order[k + random() % (order.size() - k)]);
-        std::vector<Model*> models;
-        std::vector<double> rates;
-        std::vector<Stake> stakes;
-        uint64_t all = 0, floors = 0;
-        for (size_t k = 0; k < count; k++) {
-            models.push_back(&pool[order[k]]);
-            rates.push_back(std::pow(10, (random() % 300) / 100.0));
-            stakes.push_back(models[k]->stake(rates[k]));
-            all += models[k]->all;
-            floors += models[k]->least + chunk;
-        }
-        const uint64_t pages = all * (20 + random() % 71) / 100 / chunk * chunk;
-        if (pages < floors) continue;
-        const Pages shares = *divide_by_value(pages, stakes);
-        double time = 0, even = 0;
-        for (size_t k = 0; k < count; k++) {
-            time += rates[k] * models[k]->step_ns(shares[k]);
-            even += rates[k] * models[k]->step_ns(std::clamp(pages / count, models[k]->least, models[k]->all));
-        }
-        const double best = best_fixed_division(pages, chunk, models, rates);
-        EXPECT_LE(time, 1.05 * best) << "instance " << instance << " of " << count << " models";
-        total += time / best;
-        differing += even > 1.1 * best;
-        instance++;
-    }
-    if (!whole_length()) return;
-    EXPECT_LE(total / static_cast<double>(instances), 1.005);
-    EXPECT_GE(differing, 25u) << "else any division would do";
-}
 
 // Rates that vary around means, and the number of changes of the shares in force.
 class Fluctuation {
@@ -336,11 +178,6 @@ public:
     }
     void shift(size_t stake, double factor) { means_[stake] *= factor; }
 
-    // Returns the part of the time per second at the mean rates that the best division would save.
-    double possible_saving() {
-        for (size_t k = 0; k < stakes_.size(); k++) stakes_[k].steps_per_second = means_[k];
-        return 1 - time_per_second(stakes_, *divide_by_value(pages_, stakes_)) / time_per_second(stakes_, shares_);
-    }
     const Pages& shares() const { return shares_; }
 
 private:
@@ -375,37 +212,6 @@ TEST(Hysteresis, EqualModelsThatWaitForTheLinkKeepTheirShares) {
             EXPECT_GT(rates.shares()[least], before[least]);
             EXPECT_LE(rates.changes(500), 1) << count << " models, seed " << seed;
         }
-}
-
-TEST(Hysteresis, SharesOfAllKindsOfModelsSettleAndFollowRealShifts) {
-    std::mt19937 random(101);
-    std::vector<Model> pool;
-    for (uint32_t k = 0; k < 24; k++) pool.emplace_back(random_model(random, k + 1));
-    int shifts = 0;
-    for (uint32_t round = 0; round < shortened(400); round++) {
-        std::vector<Stake> stakes;
-        uint64_t all = 0, floors = 0;
-        for (uint32_t k = 0; k < 2 + round % 3; k++) {
-            const Model& model = pool[random() % pool.size()];
-            // Each takes about as much time.
-            stakes.push_back(model.stake(std::pow(10, (random() % 100) / 100.0) * 1e8 / model.curve.back().step_ns));
-            all += model.all;
-            floors += model.least;
-        }
-        Fluctuation rates(std::max(floors, all * (20 + random() % 71) / 100), stakes, round);
-        EXPECT_LE(rates.changes(300), 1) << "round " << round;
-        for (size_t shifted = 0; shifted < stakes.size(); shifted++)
-            for (double factor : {3.0, 1 / 3.0}) {
-                Fluctuation after = rates;
-                after.shift(shifted, factor);
-                if (after.possible_saving() < 0.15) continue;
-                shifts++;
-                EXPECT_GE(after.changes(20), 1) << "round " << round << ", stake " << shifted;
-            }
-    }
-    if (whole_length()) {
-        EXPECT_GE(shifts, 30);
-    }
 }
 
 TEST(Hysteresis, SmallSavingsAreNotWorthIt) {

@@ -95,24 +95,6 @@ TEST(Landlord, NamesTheSameVictimsAsOneWhoCollects) {
     EXPECT_GT(all_held, 20);
 }
 
-TEST(Landlord, PrefersWhatIsCheapToFetchForItsSize) {
-    Landlord landlord;
-    landlord.insert(1, 100, 50);
-    landlord.insert(2, 1000, 50);
-    landlord.insert(3, 100, 500);
-    EXPECT_EQ(2u, landlord.victim());
-    landlord.evict(2);
-    EXPECT_EQ(1u, landlord.victim());
-    EXPECT_EQ(200u, landlord.resident_bytes());
-}
-
-TEST(Landlord, IsLeastRecentlyUsedAmongEquals) {
-    Landlord landlord;
-    for (Landlord::Id id = 0; id < 5; id++) landlord.insert(id, 10, 10);
-    for (Landlord::Id id : {0, 3}) landlord.forget(id);
-    EXPECT_EQ(1u, landlord.victim());
-}
-
 TEST(Landlord, RemembersHowOftenABlockWasUsedWhileItWasAway) {
     Landlord landlord;
     landlord.insert(1, 10, 10);
@@ -140,29 +122,6 @@ TEST(Landlord, OldUsesCountLess) {
     EXPECT_LT(landlord.uses(0), 2) << "one use brings no old ones back";
 }
 
-TEST(Landlord, NeverNamesAHeldBlock) {
-    Landlord landlord;
-    EXPECT_FALSE(landlord.victim());
-    landlord.insert(1, 10, 1);
-    landlord.hold(1);
-    landlord.hold(1);
-    landlord.touch(1);
-    landlord.release(1);
-    EXPECT_FALSE(landlord.victim());
-    landlord.insert(2, 10, 100);
-    EXPECT_EQ(2u, landlord.victim());
-    landlord.release(1);
-    EXPECT_EQ(1u, landlord.victim());
-    landlord.release(1);
-    landlord.hold(7);
-    landlord.evict(7);
-    EXPECT_EQ(2u, landlord.resident());
-    landlord.hold(1);
-    landlord.evict(1);
-    landlord.insert(1, 10, 1);
-    EXPECT_EQ(1u, landlord.victim()) << "an eviction ends what was held";
-}
-
 // A release that needs memory could fail, and its block would stay held for ever.
 TEST(Landlord, HoldsAreTakenAndEndedWithoutMemory) {
     Landlord landlord;
@@ -181,22 +140,6 @@ TEST(Landlord, HoldsAreTakenAndEndedWithoutMemory) {
     EXPECT_EQ(10u, landlord.resident());
     for (int left = 10; left > 0; left--) landlord.evict(landlord.victim().value());
     EXPECT_EQ(0u, landlord.resident());
-}
-
-TEST(Landlord, ABlockThatStaysUnusedGoesInTheEnd) {
-    // Dear to fetch, never used again: the rent of a thousand cheap guests is more than its credit.
-    Landlord landlord;
-    landlord.insert(0, 1, 300);
-    int lasted = 0;
-    for (Landlord::Id id = 1; id < 1000; id++) {
-        landlord.insert(id, 1, 1);
-        Landlord::Id victim = *landlord.victim();
-        landlord.evict(victim);
-        if (victim == 0) break;
-        lasted++;
-    }
-    EXPECT_GT(lasted, 200);
-    EXPECT_LT(lasted, 400);
 }
 
 }  // namespace

@@ -73,32 +73,6 @@ TEST(Layout, OfTheTightestRingIsOneThatFits) {
     EXPECT_GT(other, 100);
 }
 
-TEST(Layout, SpreadMeetsItselfAtTheSeam) {
-    std::mt19937 random(12);
-    for (int k = 0; k < 500; k++) {
-        Case c = unequal(3 + random() % 40, k);
-        Problem problem = c.problem();
-        Shape shape(problem);
-        std::vector<UnitPlan> units(c.units.size());
-        uint32_t largest = 0, gaps = 0;
-        for (uint32_t u : shape.order) {
-            units[u].streamed_pages = 1 + random() % shape.pages[u];
-            largest = std::max(largest, units[u].streamed_pages);
-        }
-        uint32_t ring = largest + random() % 50;
-        ASSERT_TRUE(lay_out(shape, Layout::spread, ring, units));
-        for (size_t u = 0; u < units.size(); u++) {
-            const UnitPlan& next = units[(u + 1) % units.size()];
-            uint32_t end = (units[u].ring_offset + units[u].streamed_pages) % ring;
-            gaps += (next.ring_offset + ring - end) % ring;
-        }
-        uint64_t streamed = 0;
-        for (const UnitPlan& unit : units) streamed += unit.streamed_pages;
-        ASSERT_EQ(0u, (streamed + gaps) % ring);
-        ASSERT_LT(gaps, ring);
-    }
-}
-
 TEST(Families, AddUpToWhatIsAskedWithinTheRing) {
     std::mt19937 random(13);
     int made = 0, refused = 0;
@@ -159,87 +133,6 @@ TEST(Families, TheSmallestRingIsTheSmallest) {
             ASSERT_FALSE(maker.make(Family::level, shape.total_pages - budget + below, below)) << "instance " << k;
     }
     EXPECT_GT(compared, 200);
-}
-
-TEST(Families, LevelMakesPartsAlike) {
-    Case c = eight_billion();
-    Problem problem = c.problem();
-    Shape shape(problem);
-    auto parts = PartsMaker(shape).make(Family::level, 34 * 40 + 7, 100);
-    ASSERT_TRUE(parts);
-    for (uint32_t part : *parts) EXPECT_TRUE(part == 40 || part == 41) << part;
-}
-
-TEST(Families, PacedPartsFollowTheComputeBeforeThem) {
-    // While the link has time it copies more: the part after a long compute is the larger one.
-    Case c;
-    c.page_bytes = 1000;
-    c.link = 1;
-    c.units.assign(20, {50'000});
-    c.forward();
-    for (size_t j = 0; j < 20; j++) c.trace[j].compute_ns = j % 4 == 1 ? 30'000 : 10'000;
-    Problem problem = c.problem();
-    Shape shape(problem);
-    auto parts = PartsMaker(shape).make(Family::paced, 300, 60);
-    ASSERT_TRUE(parts);
-    for (size_t u = 0; u < 20; u += 4) {
-        EXPECT_GT((*parts)[u + 2], (*parts)[u + 1] + 5) << u;
-        EXPECT_GT((*parts)[u + 2], (*parts)[(u + 4) % 20] + 5) << u;
-    }
-}
-
-TEST(Families, FilledPartsLeaveRoomForWhatTheLinkCopiesMeanwhile) {
-    Case c;
-    c.page_bytes = 1000;
-    c.link = 1;
-    c.units.assign(20, {50'000});
-    c.forward();
-    for (size_t j = 0; j < 20; j++) c.trace[j].compute_ns = j % 4 == 1 ? 30'000 : 10'000;
-    Problem problem = c.problem();
-    Shape shape(problem);
-    auto parts = PartsMaker(shape).make(Family::filled, 500, 50);
-    ASSERT_TRUE(parts);
-    for (size_t u = 0; u < 20; u++) EXPECT_LE((*parts)[u], u % 4 == 1 ? 20u : 40u) << u;
-    EXPECT_FALSE(PartsMaker(shape).make(Family::filled, 800, 50));
-    EXPECT_TRUE(PartsMaker(shape).make(Family::level, 800, 50));
-}
-
-TEST(Families, RareOnesSpareWhatIsUsedOften) {
-    Case c;
-    c.page_bytes = 1000;
-    c.link = 1;
-    c.units.assign(6, {10'000});
-    c.trace = {{0, 0}, {1, 0}, {0, 0}, {2, 0}, {0, 0}, {3, 0}, {4, 0}, {1, 0}, {5, 0}};
-    Problem problem = c.problem();
-    Shape shape(problem);
-    PartsMaker maker(shape);
-    EXPECT_TRUE(maker.uneven_costs());
-    EXPECT_EQ((std::vector<uint32_t>{0, 0, 5, 5, 5, 5}), maker.make(Family::rare_level, 20, 10));
-    EXPECT_EQ((std::vector<uint32_t>{0, 3, 10, 10, 10, 10}), maker.make(Family::rare_level, 43, 10));
-    EXPECT_EQ((std::vector<uint32_t>{2, 10, 10, 10, 10, 10}), maker.make(Family::rare_level, 52, 10));
-    EXPECT_FALSE(maker.make(Family::rare_level, 61, 10));
-}
-
-TEST(Families, TailsAreTheCheapestPages) {
-    Case c;
-    c.page_bytes = 1000;
-    c.units = {{5000}, {4100}, {3000}, {2300}, {1001}};
-    c.forward();
-    Problem problem = c.problem();
-    Shape shape(problem);
-    EXPECT_EQ((std::vector<uint32_t>{0, 1, 0, 1, 1}), PartsMaker(shape).make(Family::tails, 3, 5));
-}
-
-TEST(Families, WholeUnitsAreSpreadOverTheComputeTime) {
-    Case c = eight_billion();
-    c.units.assign(48, {80 * MiB});
-    c.forward();
-    for (Use& use : c.trace) use.compute_ns = 1000;
-    Problem problem = c.problem();
-    Shape shape(problem);
-    auto parts = PartsMaker(shape).make(Family::whole_units, 240, 20);
-    ASSERT_TRUE(parts);
-    for (size_t u = 0; u < 48; u += 2) EXPECT_EQ(10u, (*parts)[u] + (*parts)[u + 1]) << u;
 }
 
 }  // namespace

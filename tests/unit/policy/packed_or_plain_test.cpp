@@ -11,11 +11,6 @@ namespace {
 
 constexpr double kGb = 1e9;
 
-// A model of 16 GB in BF16, over a link of 55 GB/s, unpacked at 1,200 GB/s.
-PackedModel model_of(double memory, double compute_ms = 0.1) {
-    return {16 * kGb, 16 * kGb, 11.2 * kGb, memory, compute_ms * 1e6, 55, 1.0 / 1200};
-}
-
 // The step if these weights stay packed and plain ones have the rest of the memory.
 double step_ns(const PackedModel& model, double kept) {
     const double part = model.packed_bytes / model.packable_bytes;
@@ -26,29 +21,6 @@ double step_ns(const PackedModel& model, double kept) {
     const double streamed = std::max(0.0, model.packable_bytes - kept - plain);
     return std::max(model.compute_ns + (kept + streamed) * model.unpack_ns_per_byte,
                     (unpackable + part * streamed) / model.link_bytes_per_ns);
-}
-
-TEST(KeptWeights, AModelThatFitsPackedIsNotStreamed) {
-    const KeptWeights kept = choose_kept_weights(model_of(12.8 * kGb), 60e6);
-    EXPECT_GT(kept.bytes, 8 * kGb);
-    EXPECT_LT(kept.step_ns, 11e6);
-}
-
-TEST(KeptWeights, TheLinkIsTheLimitIfLittleFits) {
-    const KeptWeights kept = choose_kept_weights(model_of(4 * kGb), 220e6);
-    EXPECT_NEAR(kept.bytes, 4 * kGb / 0.7, 1e6) << "all memory has packed weights";
-    EXPECT_NEAR(kept.step_ns, 7.2 * kGb / 55, 1e6);
-    EXPECT_NEAR(least_packed_step_ns(model_of(4 * kGb)), 7.2 * kGb / 55, 1e3);
-    EXPECT_NEAR(least_packed_bytes(model_of(4 * kGb)), 7.2 * kGb / 0.7, 1e3);
-}
-
-TEST(KeptWeights, NothingIsUnpackedThatComputingHides) {
-    EXPECT_EQ(choose_kept_weights(model_of(8 * kGb, 102), 102e6).bytes, 0);
-    EXPECT_EQ(choose_kept_weights(model_of(8 * kGb, 99), 102e6).bytes, 0) << "it would be no shorter";
-    PackedModel plain = model_of(8 * kGb);
-    plain.packable_bytes = plain.packed_bytes = 0;
-    EXPECT_EQ(choose_kept_weights(plain, 150e6).bytes, 0);
-    EXPECT_EQ(choose_kept_weights(model_of(20 * kGb), 1e6).bytes, 0) << "all of it fits";
 }
 
 TEST(KeptWeights, AreTheBestAmount) {

@@ -94,13 +94,6 @@ TEST(PlanBound, CountsWholePages) {
     EXPECT_NEAR(before, 1.14, 0.001);
 }
 
-TEST(PlanBound, IsTheComputeOfAStepIfAllFits) {
-    Case c = eight_billion();
-    c.budget_pages = c.pages();
-    for (Use& use : c.trace) use.compute_ns = 10;
-    EXPECT_DOUBLE_EQ(340, least_plan_ns(c.problem()));
-}
-
 // Many units take the bound that holds for any policy, in the end.
 TEST(PlanBound, LargeProblemsAreNotSearchedForLong) {
     Case c = unequal(50'000, 3);

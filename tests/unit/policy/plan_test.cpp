@@ -167,17 +167,6 @@ TEST(Plan, ManyUnequalUnitsRunAtTheSpeedOfTheSlower) {
                 }
 }
 
-TEST(Plan, PacesTheCopiesWhereComputesDiffer) {
-    // Computes of random length that take as long as the copies in all: alike parts would take 3 % more than
-    // copies alone.
-    for (double fraction : {0.25, 0.5, 0.75}) {
-        Case c = unequal(400, 26);
-        c.set_budget(fraction);
-        c.set_compute(1, Compute::random, 27);
-        EXPECT_LE(checked_plan(c).step_ns, 1.0215 * simple_step_ns(c.problem())) << fraction;
-    }
-}
-
 TEST(Plan, KeepsWhatIsUsedAgainAndAgain) {
     // Unit 0 between any two others: streaming it would copy it each time.
     for (uint32_t count : {34u, 8000u}) {
@@ -242,49 +231,6 @@ TEST(Plan, SmallProblemsOfEveryKindRunAtEveryBudget) {
             before = plan.step_ns;
         }
     }
-}
-
-TEST(Plan, KeepsEverythingWhenItFits) {
-    Case c = eight_billion();
-    c.budget_pages = c.pages();
-    c.set_compute(0, Compute::equal);
-    for (Use& use : c.trace) use.compute_ns = 7;
-    Plan plan = checked_plan(c);
-    EXPECT_EQ(0u, plan.ring_pages);
-    EXPECT_EQ(0u, plan.bytes_per_step);
-    EXPECT_DOUBLE_EQ(7 * 34, plan.step_ns);
-    c.budget_pages = UINT64_MAX;
-    EXPECT_EQ(c.pages(), checked_plan(c).resident_pages);
-}
-
-TEST(Plan, GivesUnusedUnitsNoPages) {
-    Case c = eight_billion();
-    c.trace = {{1, 100}, {2, 100}, {1, 100}};
-    c.budget_pages = 60;
-    Plan plan = checked_plan(c);
-    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages + plan.units[2].resident_pages +
-                        plan.units[2].streamed_pages);
-    EXPECT_EQ(0u, plan.units[0].resident_pages + plan.units[0].streamed_pages);
-    c.trace.clear();
-    c.budget_pages = 0;
-    EXPECT_EQ(0u, checked_plan(c).resident_pages);
-}
-
-TEST(Plan, PrefersFewerBytesWhenComputeHidesThem) {
-    Case c = eight_billion();
-    c.set_budget(0.5);
-    c.set_compute(1000, Compute::equal);
-    Plan plan = checked_plan(c);
-    EXPECT_LE(plan.step_ns, 1.002 * c.compute_ns());
-    // Beside so much compute, copies that overlap with none of it are nothing: a ring of one part is enough.
-    EXPECT_LE(static_cast<double>(plan.bytes_per_step), 1.035 * c.copy_ns() * c.link);
-}
-
-TEST(Plan, UnknownComputeTimesAreNoObstacle) {
-    Case c = eight_billion();
-    c.set_budget(0.25);
-    c.set_compute(0, Compute::equal);
-    EXPECT_LE(checked_plan(c).step_ns, 1.035 * c.copy_ns());
 }
 
 TEST(Plan, IsTheSameEachTime) {

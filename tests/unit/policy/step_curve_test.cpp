@@ -34,22 +34,6 @@ void expect_falling(const std::vector<CurvePoint>& curve) {
     }
 }
 
-TEST(StepCurve, GoesFromTheSmallestBudgetToAllPages) {
-    Case c = eight_billion();
-    c.set_budget(0.5);
-    c.set_compute(0.5, Compute::equal);
-    const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
-    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
-    ASSERT_GE(curve.size(), 8u);
-    EXPECT_LE(curve.size(), 16u);
-    expect_falling(curve);
-    EXPECT_EQ(smallest, curve.front().pages);
-    EXPECT_EQ(c.pages(), curve.back().pages);
-    EXPECT_DOUBLE_EQ(c.compute_ns(), curve.back().step_ns) << "all resident";
-    // Everything is copied there, and nothing but that happens meanwhile.
-    EXPECT_GE(curve.front().step_ns, static_cast<double>(c.bytes()) / c.link);
-}
-
 TEST(StepCurve, KeepsToTheRangeAndTheNumberOfPoints) {
     Case c = eight_billion();
     c.set_budget(0.5);
@@ -70,22 +54,6 @@ TEST(StepCurve, KeepsToTheRangeAndTheNumberOfPoints) {
     EXPECT_TRUE(step_curve(c.problem(), 0, UINT64_MAX, 0).empty());
 }
 
-TEST(StepCurve, DependsOnTheProblemAlone) {
-    Case c = unequal(60, 3);
-    c.set_budget(0.5);
-    c.set_compute(1, Compute::random);
-    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
-    for (double budget : {0.0, 0.1, 0.9}) {
-        c.set_budget(budget);
-        const auto again = step_curve(c.problem(), 0, UINT64_MAX);
-        ASSERT_EQ(curve.size(), again.size());
-        for (size_t k = 0; k < curve.size(); k++) {
-            EXPECT_EQ(curve[k].pages, again[k].pages);
-            EXPECT_EQ(curve[k].step_ns, again[k].step_ns);
-        }
-    }
-}
-
 TEST(StepCurve, MalformedAndEmptyProblems) {
     Case c = eight_billion();
     c.link = 0;
@@ -101,21 +69,6 @@ TEST(StepCurve, MalformedAndEmptyProblems) {
     const auto compute = step_curve(weightless.problem(), 0, UINT64_MAX);
     ASSERT_EQ(1u, compute.size());
     EXPECT_EQ(500, compute[0].step_ns);
-}
-
-// A unit that is copied as a whole runs no faster with a little more memory, so the curve has stairs.
-TEST(StepCurve, ShowsTheStairsOfUnitsThatAreWhole) {
-    Case c;
-    for (int u = 0; u < 3; u++) c.units.push_back({80 * MiB, true});
-    c.forward();
-    c.set_budget(0);
-    c.set_compute(0.02, Compute::equal);
-    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
-    for (const CurvePoint& point : curve) {
-        EXPECT_NEAR(1, point.step_ns / plan_ns(c, point.pages), 0.01) << point.pages << " pages";
-        EXPECT_NEAR(1, curve_ns(curve, point.pages + 1) / plan_ns(c, point.pages + 1), 0.05) << point.pages;
-    }
-    EXPECT_GT(curve_ns(curve, 29), 5 * curve_ns(curve, 30));
 }
 
 TEST(StepCurve, IsCloseToThePlansThatAreMade) {
@@ -187,49 +140,6 @@ TEST(StepCurve, KeepsThePointsThatTellMost) {
             worst = std::max(worst, curve_ns(few, point.pages) / curve_ns(all, point.pages));
         EXPECT_LE(worst, 1.1) << part;
     }
-}
-
-TEST(StepCurve, KnowsThatSomeUnitsAreUsedMoreOften) {
-    Case c = unequal(100, 9);
-    c.trace.clear();
-    for (uint32_t u = 10; u < 100; u++) {
-        c.trace.push_back({u, 0});
-        c.trace.push_back({u % 10, 0});
-    }
-    c.set_budget(0.5);
-    c.set_compute(0.1, Compute::equal);
-    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
-    uint64_t often = 0;
-    for (uint32_t u = 0; u < 10; u++) often += c.units[u].bytes / c.page_bytes + 1;
-    // The first pages save nine times as much as the last.
-    const uint64_t first = curve.front().pages;
-    const double early = (curve_ns(curve, first) - curve_ns(curve, first + often / 2)) / static_cast<double>(often / 2);
-    const double late = (curve_ns(curve, c.pages() * 6 / 10) - curve_ns(curve, c.pages() * 9 / 10)) /
-                        (0.3 * static_cast<double>(c.pages()));
-    EXPECT_GT(early, 5 * late);
-    for (double budget : {0.2, 0.5, 0.8}) {
-        c.set_budget(budget);
-        const uint64_t pages = c.budget_pages;
-        EXPECT_NEAR(1, curve_ns(curve, pages) / plan_ns(c, pages), 0.1) << budget;
-    }
-}
-
-// With so many uses hardly any plan is evaluated.
-TEST(StepCurve, KnowsThatSomeOfManyUnitsAreUsedMoreOften) {
-    Case c = unequal(1000, 9);
-    c.trace.clear();
-    uint64_t often = 0;
-    for (uint32_t u = 0; u < 100; u++) often += c.units[u].bytes / c.page_bytes + 1;
-    for (uint32_t u = 100; u < 1000; u++) {
-        c.trace.push_back({u, 0});
-        c.trace.push_back({u % 100, 0});
-    }
-    c.set_budget(0.5);
-    c.set_compute(0.1, Compute::equal);
-    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
-    // Half of the bytes are copied without the units that are used nine times.
-    const uint64_t first = curve.front().pages;
-    EXPECT_LT(curve_ns(curve, first + often), 0.6 * curve_ns(curve, first));
 }
 
 }  // namespace

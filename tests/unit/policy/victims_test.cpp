@@ -60,67 +60,6 @@ Pages choose_naively(uint64_t pages, const std::vector<OwnHolder>& holders) {
     return given;
 }
 
-TEST(Victims, WhatIsUsedFurthestInTheFutureGoesFirst) {
-    const std::vector<OwnHolder> holders = {
-        {.next_step_ns = 100, .parts = {{0, 4}, {50, 4}, {90, 4}}},  // due at 100, 150, 190
-        {.next_step_ns = 0, .parts = {{10, 4}, {160, 4}}},           // due at 10, 160
-    };
-    EXPECT_EQ((Pages{3, 0}), choose(3, holders));
-    EXPECT_EQ((Pages{4, 0}), choose(4, holders));
-    EXPECT_EQ((Pages{4, 1}), choose(5, holders));
-    EXPECT_EQ((Pages{8, 4}), choose(12, holders));
-    EXPECT_EQ((Pages{12, 5}), choose(17, holders));
-    EXPECT_EQ((Pages{12, 8}), choose(1000, holders)) << "no more than there is";
-}
-
-TEST(Victims, ReservedOnesGiveOnlyWhatTheOthersCannot) {
-    const std::vector<OwnHolder> holders = {
-        {.priority = Priority::secondary, .next_step_ns = 1e9, .parts = {{0, 10}}},
-        {.priority = Priority::primary, .next_step_ns = never, .parts = {{0, 10}}},
-        {.priority = Priority::none, .next_step_ns = 1, .parts = {{0, 10}}},
-    };
-    EXPECT_EQ((Pages{0, 0, 10}), choose(10, holders)) << "although it is used first";
-    EXPECT_EQ((Pages{5, 0, 10}), choose(15, holders));
-    EXPECT_EQ((Pages{10, 0, 10}), choose(UINT64_MAX, holders)) << "the primary one keeps all";
-}
-
-TEST(Victims, GivesNoMoreThanItCanSpare) {
-    const std::vector<OwnHolder> holders = {
-        {.next_step_ns = 1e9, .spare_pages = 5, .parts = {{0, 4}, {1, 4}}},
-        {.next_step_ns = 0, .spare_pages = 6, .parts = {{0, 100}}},
-        {.next_step_ns = 2e9, .spare_pages = 0, .parts = {{0, 100}}},
-    };
-    EXPECT_EQ((Pages{5, 0, 0}), choose(5, holders));
-    EXPECT_EQ((Pages{5, 2, 0}), choose(7, holders));
-    EXPECT_EQ((Pages{5, 6, 0}), choose(50, holders));
-}
-
-TEST(Victims, WhatIsNeverUsedAgainGoesFirst) {
-    const std::vector<OwnHolder> holders = {
-        {.next_step_ns = 1e300, .parts = {{0, 2}, {UINT64_MAX, 3}}},
-        {.next_step_ns = never, .parts = {{7, 2}}},
-        {.next_step_ns = std::nan(""), .parts = {{0, 2}}},
-        {.next_step_ns = -never, .parts = {{0, 2}}},
-    };
-    EXPECT_EQ((Pages{3, 0, 0, 0}), choose(3, holders)) << "the earlier one at the same time";
-    EXPECT_EQ((Pages{3, 2, 2, 0}), choose(7, holders));
-    EXPECT_EQ((Pages{5, 2, 2, 1}), choose(10, holders)) << "a step long overdue goes last";
-}
-
-TEST(Victims, EarlierHoldersGoFirstAtTheSameTime) {
-    const std::vector<OwnHolder> holders(3, {.next_step_ns = 5, .parts = {{1, 2}, {1, 2}}});
-    EXPECT_EQ((Pages{3, 0, 0}), choose(3, holders));
-    EXPECT_EQ((Pages{4, 4, 1}), choose(9, holders));
-}
-
-TEST(Victims, NothingIsWantedOrThere) {
-    EXPECT_EQ(Pages{}, choose(10, {}));
-    EXPECT_EQ((Pages{0, 0}), choose(10, {{}, {.parts = {{0, 0}}}}));
-    uint64_t comparisons = 99;
-    EXPECT_EQ((Pages{0, 0}), choose(0, {{.parts = {{0, 1}}}, {.parts = {{0, 1}}}}, &comparisons));
-    EXPECT_LE(comparisons, 2u);
-}
-
 TEST(Victims, HugeNumbersDoNotOverflow) {
     const std::vector<OwnHolder> holders = {
         {.next_step_ns = 1e18, .parts = {{0, UINT64_MAX}, {UINT64_MAX - 1, UINT64_MAX}}},
