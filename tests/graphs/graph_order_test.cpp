@@ -82,20 +82,6 @@ TEST_F(Graphs, a_callback_inside_a_graph_writes_after_earlier_uses) {
     EXPECT_EQ(step.compared(), 3u);
 }
 
-// A launch fills the ring without the library's knowledge. A later view must not count earlier contents as present.
-TEST_F(Graphs, views_after_a_launch_show_their_own_bytes) {
-    SoloModel model(settings(20), equal_blocks(6, 6 * kPage, Origin::pinned), forward(6));
-    Step step(model, forward(6));
-    const sh_stream stream = step.stream();
-    for (size_t first = 0; first < 6; first++) {
-        SUCCEEDS(model.use(first, stream));  // brings it, whatever the launch puts in its place
-        SUCCEEDS(step.launch());
-        for (size_t n = 0; n < 6; n++) SUCCEEDS(model.use((first + n) % 6, stream));
-    }
-    model.synchronize();
-    EXPECT_EQ(model.compared(), 42u);
-}
-
 // Inside a step, the library records the event of a use only when something has to wait for the use. A new load of
 // resident contents has to wait. A wait for an event that was not recorded since would be no wait at all.
 TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_recorded) {
@@ -142,32 +128,6 @@ TEST_F(Graphs, a_launch_waits_for_workers) {
     EXPECT_EQ(step.compared(), 18u);
 }
 
-// Each copy inside a graph waits for the last uses, on both streams, of all pages that it writes. The step skips some
-// blocks now and then, so the contents of a page do not always follow the order.
-TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
-    SoloModel model(settings(14), equal_blocks(8, 5 * kPage, Origin::pinned), forward(8));
-    model.plan();
-    const sh_stream stream = model.stream(), other = model.stream();
-    for (size_t k = 0; k < 6; k++) {
-        Step step(model);
-        ASSERT_EQ(step.begin(stream), SH_OK) << why();
-        SUCCEEDS(DRIVER(sh_test_follow)(other, stream));
-        for (size_t i = 0; i < 8; i++) {
-            if (k && (i + k) % 5 == 0) continue;
-            const bool late = (i + k) % 2;
-            SUCCEEDS(step.use(i, late ? other : stream, late ? 2'000'000 : 0));
-            if (late && i % 4 == 1) {  // the later use ends first
-                SUCCEEDS(step.use(i, stream));
-            }
-        }
-        SUCCEEDS(DRIVER(sh_test_follow)(stream, other));
-        ASSERT_EQ(step.end(), SH_OK) << why();
-        for (int n = 0; n < 2; n++) SUCCEEDS(step.launch(stream));
-        model.synchronize();
-        EXPECT_GT(step.compared(), 11u);
-    }
-}
-
 // One copy writes to the pages of many blocks. Each block was used on one of two streams or on both. The uses that
 // began last are not those that end last.
 TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
@@ -205,60 +165,6 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
         model.end_step();
         model.synchronize();
     }
-}
-
-// Loads and uses that are under way when the capture begins do not become part of it, and the capture does not wait for
-// them.
-TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
-    DeviceSettings slow = settings(30, ";jitter_us=2000;jitter_seed=3");
-    slow.staging_bytes = 32 << 10;  // two of five pieces at a time, so staging takes some milliseconds
-    slow.staging_threads = 1;
-    std::vector<BlockSpec> specs = equal_blocks(10, 6 * kPage, Origin::pinned);
-    specs.push_back({20 * kPage, Origin::pageable});
-    SoloModel model(slow, specs, forward(11));
-    model.plan();
-    const sh_stream stream = model.stream(), other = model.stream();
-    uint64_t quiet = 0;
-    for (int k = 0; k < 8; k++) {
-        if (k) {
-            SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data(), 11));
-            SUCCEEDS(model.step(forward(11), other));  // the first blocks of the next step are being loaded at its end
-            SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data() + 10, 1));
-            auto view = sh_sized<sh_view>();
-            EXPECT_EQ(sh_acquire(model.runtime(), model.id(10), other, SH_ACQUIRE_NO_WAIT, &view),
-                      SH_NOT_READY);  // but the load has begun
-        }
-        Step step(model);
-        ASSERT_EQ(step.begin(stream), SH_OK) << why();
-        for (size_t i = 0; i < 10; i++) {
-            SUCCEEDS(step.use(i));
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a worker queues copies meanwhile
-        }
-        ASSERT_EQ(step.end(), SH_OK) << why();
-        if (!k) quiet = step.copies();
-        ASSERT_GT(quiet, 0u);
-        EXPECT_EQ(step.copies(), quiet);
-        SUCCEEDS(step.launch(stream));
-    }
-}
-
-TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
-    SoloModel model(settings(20), equal_blocks(6, 6 * kPage, Origin::pinned), forward(6));
-    model.plan();
-    size_t last = 5;  // a block that streams
-    while (last > 0 && !model.state(last).streamed_bytes) last--;
-    const sh_stream stream = model.stream();
-    Step step(model, stream, forward(6));
-    SUCCEEDS(step.launch(stream));
-    const uint64_t hits = model.stats().hits;
-    SUCCEEDS(model.use(last));  // on the host, which waits for the launch
-    EXPECT_EQ(model.stats().hits, hits + 1);
-    auto view = sh_sized<sh_view>();
-    SUCCEEDS(sh_stream_launch(model.device(), stream, nullptr, nullptr, 20'000'000));
-    SUCCEEDS(step.launch(stream));
-    EXPECT_EQ(sh_acquire(model.runtime(), model.id(last), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
-    model.synchronize();
-    SUCCEEDS(model.use(last));
 }
 
 TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {

@@ -22,26 +22,6 @@ TEST_F(Graphs, a_launch_streams_a_model_larger_than_the_budget) {
     }
 }
 
-TEST_F(Graphs, a_launch_copies_each_streamed_byte_once) {
-    SoloModel model(settings(30), equal_blocks(10, 6 * kPage, Origin::pinned), forward(10));
-    model.plan();
-    uint64_t streamed = 0, loads = 0;
-    for (size_t i = 0; i < 10; i++) {
-        streamed += model.state(i).streamed_bytes;
-        loads += model.state(i).streamed_bytes > 0;
-    }
-    ASSERT_GT(streamed, 0u);
-    const sh_stream stream = model.stream();
-    Step step(model, stream, forward(10));
-    SUCCEEDS(step.launch(stream));
-    const sh_runtime_stats before = model.stats();
-    SUCCEEDS(step.launch(stream));
-    const sh_runtime_stats after = model.stats();
-    EXPECT_EQ(after.bytes_to_device - before.bytes_to_device, streamed);
-    EXPECT_EQ(after.loads - before.loads, loads);
-    EXPECT_EQ(after.load_pieces - before.load_pieces, step.copies());
-}
-
 TEST_F(Graphs, launches_leave_no_events) {
     SoloModel model(settings(30), equal_blocks(10, 6 * kPage, Origin::pinned), forward(10));
     Step step(model, forward(10));
@@ -49,47 +29,6 @@ TEST_F(Graphs, launches_leave_no_events) {
     const uint64_t events = DRIVER(sh_test_events)();
     for (int k = 0; k < 20; k++) SUCCEEDS(step.launch());
     EXPECT_LE(DRIVER(sh_test_events)(), events + 3);
-}
-
-// More streams than a runtime knows at once.
-TEST_F(Graphs, streams_that_come_and_go_leave_no_events) {
-    SoloModel model(settings(16), equal_blocks(6, 6 * kPage, Origin::pinned), forward(6));
-    const auto come_and_go = [&] {
-        for (int k = 0; k < 80; k++) {
-            sh_stream stream = 0;
-            SUCCEEDS(sh_stream_create(model.device(), &stream));
-            SUCCEEDS(model.step(forward(6), stream));
-            SUCCEEDS(sh_stream_synchronize(model.device(), stream));
-            sh_stream_destroy(model.device(), stream);
-        }
-    };
-    come_and_go();
-    const uint64_t events = DRIVER(sh_test_events)();
-    come_and_go();
-    EXPECT_LE(DRIVER(sh_test_events)(), events + 8);
-}
-
-// Later launches come after the first one, whose stream cannot be asked any more.
-TEST_F(Graphs, a_stream_may_go_when_its_launch_was_left) {
-    SoloModel model(settings(16), equal_blocks(6, 6 * kPage, Origin::pinned), forward(6));
-    model.plan();
-    sh_stream stream = 0;
-    SUCCEEDS(sh_stream_create(model.device(), &stream));
-    Step step(model, stream, forward(6));
-    SUCCEEDS(step.launch(stream));
-    SUCCEEDS(sh_stream_synchronize(model.device(), stream));
-    sh_stream_destroy(model.device(), stream);
-    SUCCEEDS(step.launch(model.stream()));
-    model.synchronize();
-    EXPECT_EQ(step.compared(), 12u);
-}
-
-TEST_F(Graphs, forward_then_backward_finds_what_is_still_there) {
-    SoloModel model(settings(30), equal_blocks(10, 6 * kPage, Origin::pinned), forward_backward(10));
-    Step step(model, forward_backward(10));
-    for (int k = 0; k < 3; k++) SUCCEEDS(step.launch());
-    model.synchronize();
-    EXPECT_EQ(step.compared(), 60u);
 }
 
 TEST_F(Graphs, launches_meet_new_contents_invalidations_eager_steps_and_other_streams) {

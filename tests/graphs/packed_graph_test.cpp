@@ -109,44 +109,6 @@ TEST_F(PackedGraphs, are_launched_after_a_resume) {
     }
 }
 
-// What stays packed is where it was, also if blocks that no graph uses have gone, or have come.
-TEST_F(PackedGraphs, are_launched_after_a_resume_with_other_blocks) {
-    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    add_model(runtime_, 0);
-    make_plan(1);
-    const sh_stream stream = device_.stream();
-    PackedStep captured(*this);
-    std::vector<size_t> order = forward();
-    order.erase(order.begin(), order.begin() + 2);
-    ASSERT_NO_FATAL_FAILURE(captured.capture(stream, order));
-    SUCCEEDS(captured.launch(stream));
-    SUCCEEDS(sh_unregister_blocks(runtime_, blocks_.data(), 1));
-    ASSERT_NO_FATAL_FAILURE(pause_and_resume());
-    SUCCEEDS(captured.launch(stream));
-    SUCCEEDS(sh_pause(device_.get(), nullptr, nullptr));
-    SUCCEEDS(sh_unregister_blocks(runtime_, &blocks_[1], 1));
-    add_block(runtime_, 0, {{FloatFormat::bf16, 5'000}});
-    SUCCEEDS(sh_resume(device_.get(), nullptr, nullptr));
-    SUCCEEDS(captured.launch(stream));
-    device_.synchronize();
-    EXPECT_EQ(captured.compared(), 3 * order.size());
-}
-
-// The stream of the copies has nothing to do then, and belongs to the capture all the same.
-TEST_F(PackedGraphs, may_find_all_weights_on_the_device) {
-    add_model(runtime_, 0);
-    for (int i = 0; i < 4; i++) add_block(runtime_, 0, {{FloatFormat::bf16, 200'000}});  // of one chunk
-    make_plan(1);
-    const sh_stream stream = device_.stream();
-    PackedStep captured(*this, stream, {blocks_.size() - 2, blocks_.size() - 1});
-    for (int k = 0; k < 2; k++) SUCCEEDS(captured.launch(stream));
-    const uint64_t before = brought();
-    SUCCEEDS(captured.launch(stream));
-    EXPECT_EQ(brought(), before);
-    device_.synchronize();
-    EXPECT_EQ(captured.compared(), 6u);
-}
-
 // Only leaving the graph tells when its launch ends.
 TEST_F(PackedGraphs, no_packed_block_is_loaded_between_enter_and_leave) {
     add_model(runtime_, 0);
@@ -230,34 +192,6 @@ TEST_F(PackedGraphs, let_other_blocks_get_other_segments) {
     step(runtime_);
     device_.synchronize();
     EXPECT_EQ(captured.compared(), 24u);
-}
-
-// Small blocks share a unit. If one gets other segments, the others must be where a graph finds them after a resume.
-TEST_F(PackedGraphs, find_what_stays_beside_a_block_with_other_segments) {
-    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    for (int i = 0; i < 19; i++) add_block(runtime_, 0, {{FloatFormat::bf16, kDeviceMiB + 3}});
-    for (int i = 0; i < 5; i++) add_block(runtime_, 0, {{FloatFormat::bf16, 9'000}});
-    make_plan(1);
-    step(runtime_);
-    const sh_stream stream = device_.stream();
-    PackedStep first(*this), second(*this);
-    ASSERT_NO_FATAL_FAILURE(first.capture(stream, {0}));  // holds the plan
-    const std::vector<uint8_t> plain(truth_[20].size(), 7);
-    sh_segment segment = memory_segment(pinned(plain), plain.size());
-    SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[20], 1));
-    SUCCEEDS(sh_source_replace(runtime_, blocks_[20], &segment, 1));
-    SUCCEEDS(sh_source_update_end(runtime_, &blocks_[20], 1));
-    truth_[20] = plain;
-    step(runtime_);
-    ASSERT_NO_FATAL_FAILURE(second.capture(stream, {19, 20, 21, 22, 23}));
-    for (int k = 0; k < 3; k++) {
-        SUCCEEDS(second.launch(stream));
-        SUCCEEDS(first.launch(stream));
-        pause_and_resume();
-    }
-    SUCCEEDS(second.launch(stream));
-    device_.synchronize();
-    EXPECT_EQ(second.compared(), 20u);
 }
 
 TEST_F(PackedGraphs, refuse_packed_blocks_that_may_become_plain) {

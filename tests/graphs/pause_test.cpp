@@ -65,45 +65,5 @@ TEST_F(GraphPauses, a_capture_and_an_entered_graph_refuse_a_pause) {
     SUCCEEDS(step.launch(stream));
 }
 
-// The places of the graph's blocks need as much memory as before. Without graphs, a smaller plan is enough.
-TEST_F(GraphPauses, a_graph_may_be_given_up_while_its_runtime_is_released) {
-    SoloModel model(settings(64), equal_blocks(12, kBlock, Origin::pinned), forward(12));
-    Step step(model, forward(12));
-    const sh_stream stream = step.stream();
-    SUCCEEDS(sh_pause(model.device(), nullptr, nullptr));
-    SUCCEEDS(model.add({kBlock, Origin::pinned}));
-    SUCCEEDS(sh_device_set_budget(model.device(), 20 * kPage));
-    EXPECT_EQ(sh_resume(model.device(), nullptr, nullptr), SH_ERROR_BUDGET) << why();
-    sh_graph_destroy(step.take());
-    SUCCEEDS(sh_resume(model.device(), nullptr, nullptr));
-    SUCCEEDS(model.step(forward(13), stream));
-    model.synchronize();
-    EXPECT_LE(model.memory().used_bytes, 20 * kPage);
-}
-
-// The resume asks for the memory of the places. Later the runtime asks for as much as it can use.
-TEST_F(GraphPauses, a_runtime_grows_again_after_a_resume_that_kept_its_places) {
-    TestDevice device(settings(40));
-    Model model(device, equal_blocks(12, kBlock, Origin::pinned));
-    auto other = std::make_unique<Model>(device, equal_blocks(12, kBlock, Origin::pinned));
-    const sh_stream stream = device.stream();
-    for (Model* each : {&model, other.get()}) SUCCEEDS(each->schedule(forward(12)));
-    for (int k = 0; k < 3; k++)
-        for (Model* each : {&model, other.get()}) SUCCEEDS(each->step(forward(12), stream));
-    Step step(model, stream, forward(12));
-    SUCCEEDS(step.launch(stream));
-    const uint64_t held = model.stats().held_bytes, plans = model.stats().plans;
-    ASSERT_LT(held, 40 * kPage);
-    SUCCEEDS(sh_pause(model.device(), nullptr, nullptr));
-    SUCCEEDS(sh_resume(model.device(), nullptr, nullptr));
-    EXPECT_EQ(model.stats().held_bytes, held);
-    SUCCEEDS(step.launch(stream));
-    EXPECT_EQ(model.stats().plans, plans);
-    sh_graph_destroy(step.take());
-    other.reset();
-    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12), stream));
-    EXPECT_GT(model.stats().held_bytes, held);
-}
-
 }  // namespace
 }  // namespace stagehand::test

@@ -56,10 +56,6 @@ protected:
         EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_ + part * kPart, host_.data() + part * kPart, bytes),
                   SH_OK);
     }
-    void down(sh_stream stream, uint64_t bytes, int part = 0) {
-        EXPECT_EQ(backend_.copy_to_host(device_, stream, host_.data() + part * kPart, memory_ + part * kPart, bytes),
-                  SH_OK);
-    }
     int64_t elapsed(sh_backend_event begin, sh_backend_event end) {
         EXPECT_EQ(backend_.event_synchronize(device_, begin), SH_OK);
         EXPECT_EQ(backend_.event_synchronize(device_, end), SH_OK);
@@ -93,51 +89,6 @@ TEST_F(HostPacing, ACopyTakesItsLatencyAndItsBytes) {
     EXPECT_EQ(elapsed(begin, end), 10 * 500000) << "delays of the thread must not add up";
 }
 
-TEST_F(HostPacing, ADirectionIsSharedByItsStreams) {
-    const sh_stream a = stream(), b = stream();
-    const sh_backend_event go = later(), begin = event(), end_a = event(), end_b = event();
-    wait(a, go);
-    wait(b, go);
-    record(begin, a);
-    for (int i = 0; i < 5; ++i) up(a, 900000);
-    for (int i = 0; i < 5; ++i) up(b, 900000, 1);
-    record(end_a, a);
-    record(end_b, b);
-    const int64_t first = elapsed(begin, end_a), second = elapsed(begin, end_b);
-    EXPECT_EQ(std::max(first, second), 10 * kMs);
-    EXPECT_GE(std::min(first, second), 5 * kMs);
-}
-
-TEST_F(HostPacing, DirectionsDoNotShare) {
-    const sh_stream a = stream(), b = stream();
-    const sh_backend_event go = later(), begin = event(), end_a = event(), end_b = event();
-    wait(a, go);
-    wait(b, go);
-    record(begin, a);
-    for (int i = 0; i < 5; ++i) up(a, 900000);
-    for (int i = 0; i < 5; ++i) down(b, 900000, 1);
-    record(end_a, a);
-    record(end_b, b);
-    EXPECT_EQ(elapsed(begin, end_a), 5 * kMs);
-    EXPECT_EQ(elapsed(begin, end_b), 5 * kMs);
-}
-
-TEST_F(HostPacing, ComputeAndCopiesOverlap) {
-    const sh_stream compute = stream(), copies = stream();
-    const sh_backend_event go = later(), begin = event(), loaded = event(), done = event();
-    wait(compute, go);
-    wait(copies, go);
-    record(begin, compute);
-    for (int i = 0; i < 4; ++i) {  // each part is used as soon as it is there
-        up(copies, 900000);
-        record(loaded, copies);
-        wait(compute, loaded);
-        busy(compute, 2 * kMs);
-    }
-    record(done, compute);
-    EXPECT_EQ(elapsed(begin, done), (1 + 4 * 2) * kMs);
-}
-
 TEST_F(HostPacing, WaitsCarryTheTimeOfTheEvent) {
     const sh_stream a = stream(), b = stream();
     const sh_backend_event begin = event(), half = event(), end = event();
@@ -149,47 +100,6 @@ TEST_F(HostPacing, WaitsCarryTheTimeOfTheEvent) {
     busy(b, 5 * kMs);
     record(end, b);
     EXPECT_EQ(elapsed(begin, end), 12 * kMs);
-}
-
-TEST_F(HostPacing, BusyTimeIsALeastTime) {
-    const sh_stream s = stream();
-    const sh_backend_event begin = event(), short_fn = event(), long_fn = event(), none = event();
-    const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-    wait(s, later());
-    record(begin, s);
-    EXPECT_EQ(backend_.stream_launch(device_, s, sleep, nullptr, 3000 * kMs / 10), SH_OK);
-    record(short_fn, s);
-    EXPECT_EQ(backend_.stream_launch(device_, s, sleep, nullptr, 5 * kMs), SH_OK);
-    record(long_fn, s);
-    EXPECT_EQ(backend_.stream_launch(device_, s, sleep, nullptr, -1), SH_OK);
-    record(none, s);
-    EXPECT_GE(elapsed(begin, short_fn), 300 * kMs);
-    EXPECT_GE(elapsed(short_fn, long_fn), 20 * kMs);
-    EXPECT_EQ(elapsed(long_fn, none), 0) << "no time at all";
-}
-
-TEST_F(HostPacing, WallTimeIsNotShorterThanModelTime) {
-    const sh_stream s = stream();
-    const sh_backend_event begin = event(), end = event();
-    const auto from = std::chrono::steady_clock::now();
-    record(begin, s);
-    for (int i = 0; i < 10; ++i) up(s, 900000);
-    record(end, s);
-    ASSERT_EQ(backend_.event_synchronize(device_, end), SH_OK);
-    const auto wall =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - from).count();
-    EXPECT_GE(elapsed(begin, end), 10 * kMs);
-    EXPECT_GE(wall, 10 * kMs);
-}
-
-TEST_F(HostPacing, WithoutABandwidthTimeIsReal) {
-    open("capacity=64MiB;latency=2ms");
-    const sh_stream s = stream();
-    const sh_backend_event begin = event(), end = event();
-    record(begin, s);
-    for (int i = 0; i < 5; ++i) up(s, 1000);
-    record(end, s);
-    EXPECT_GE(elapsed(begin, end), 10 * kMs);
 }
 
 TEST_F(HostPacing, RandomDelaysDoNotChangeTheOrder) {

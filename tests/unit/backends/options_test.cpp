@@ -37,16 +37,6 @@ TEST(Options, ReadsPairs) {
     EXPECT_EQ(options.finish("none"), SH_OK);
 }
 
-TEST(Options, NothingIsNoOptions) {
-    for (const char* text : {static_cast<const char*>(nullptr), "", ";", "  ;  "}) {
-        uint64_t value = 17;
-        Options options = parsed(text);
-        EXPECT_EQ(options.take_bytes("capacity", &value), SH_OK);
-        EXPECT_EQ(value, 17u);
-        EXPECT_EQ(options.finish("none"), SH_OK);
-    }
-}
-
 TEST(Options, Bytes) {
     EXPECT_EQ(bytes_of("0"), 0u);
     EXPECT_EQ(bytes_of("512B"), 512u);
@@ -57,20 +47,6 @@ TEST(Options, Bytes) {
     EXPECT_EQ(bytes_of("1e6"), 1000000u);
     EXPECT_EQ(bytes_of("16777215TiB"), 16777215ull << 40);
     EXPECT_EQ(bytes_of("18446744073709551615"), UINT64_MAX) << "whole numbers are exact";
-}
-
-TEST(Options, RatesAndDurations) {
-    uint64_t rate = 0, ns = 0;
-    EXPECT_EQ(parsed("k=55.5e9").take_rate("k", &rate), SH_OK);
-    EXPECT_EQ(rate, 55500000000u);
-    EXPECT_EQ(parsed("k=12GB/s").take_rate("k", &rate), SH_OK);
-    EXPECT_EQ(rate, 12000000000u);
-    EXPECT_EQ(parsed("k=1.5ms").take_duration("k", 1, &ns), SH_OK);
-    EXPECT_EQ(ns, 1500000u);
-    EXPECT_EQ(parsed("k=20").take_duration("k", 1000, &ns), SH_OK);
-    EXPECT_EQ(ns, 20000u);
-    EXPECT_EQ(parsed("k=2s").take_duration("k", 1000, &ns), SH_OK);
-    EXPECT_EQ(ns, 2000000000u);
 }
 
 TEST(Options, DoNotDependOnTheLocale) {
@@ -125,14 +101,6 @@ TEST(Options, WhatIsNotAPairIsNamed) {
     }
     EXPECT_EQ(Options::parse("a=1;a=2", &options), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::strstr(last_error(), "a is given twice"), nullptr) << last_error();
-}
-
-TEST(Options, TheRestCanBePassedOn) {
-    Options options = parsed("wrap=sim; capacity=1GiB ;latency=5us");
-    std::string wrap;
-    options.take_text("wrap", &wrap);
-    EXPECT_EQ(options.rest(), "capacity=1GiB;latency=5us");
-    EXPECT_EQ(parsed("").rest(), "");
 }
 
 }  // namespace

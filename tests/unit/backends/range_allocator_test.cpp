@@ -14,44 +14,6 @@ uint64_t take(RangeAllocator& allocator, uint64_t bytes) {
     return offset;
 }
 
-TEST(RangeAllocator, GivesNeighboursOneAfterTheOther) {
-    RangeAllocator allocator(100);
-    EXPECT_EQ(take(allocator, 10), 0u);
-    EXPECT_EQ(take(allocator, 10), 10u);
-    EXPECT_EQ(take(allocator, 80), 20u);
-    uint64_t offset = 0;
-    EXPECT_FALSE(allocator.take(1, &offset));
-}
-
-// Prepared ranges may be given back in any order. Neighbours are joined as usual.
-TEST(RangeAllocator, GivesBackWhatItHasPreparedFor) {
-    RangeAllocator allocator(100);
-    take(allocator, 100);
-    allocator.prepare(5);
-    for (const uint64_t offset : {0, 40, 20, 80, 60, 10, 30, 50, 70, 90}) allocator.give(offset, 10);
-    EXPECT_EQ(take(allocator, 100), 0u);
-}
-
-TEST(RangeAllocator, TakesTheLowestHoleThatFits) {
-    RangeAllocator allocator(1000);
-    take(allocator, 100);
-    allocator.give(20, 10);
-    allocator.give(50, 30);
-    EXPECT_EQ(take(allocator, 15), 50u);
-    EXPECT_EQ(take(allocator, 10), 20u);
-    EXPECT_EQ(take(allocator, 16), 100u);
-    EXPECT_EQ(take(allocator, 15), 65u);
-}
-
-TEST(RangeAllocator, JoinsHolesOnBothSides) {
-    RangeAllocator allocator(100);
-    take(allocator, 100);
-    allocator.give(0, 10);
-    allocator.give(20, 10);
-    allocator.give(10, 10);
-    EXPECT_EQ(take(allocator, 30), 0u);
-}
-
 TEST(RangeAllocator, NeverGivesAnythingTwice) {
     RangeAllocator allocator(1 << 20);
     std::map<uint64_t, uint64_t> taken;

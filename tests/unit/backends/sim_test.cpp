@@ -44,9 +44,6 @@ protected:
     void record(sh_backend_event event, sh_stream stream) {
         EXPECT_EQ(backend_.event_record(device_, event, stream), SH_OK);
     }
-    void wait(sh_stream stream, sh_backend_event event) {
-        EXPECT_EQ(backend_.stream_wait_event(device_, stream, event), SH_OK);
-    }
     uint64_t now() { return backend_.clock(device_); }
 
     const sh_backend& backend_ = *sim_backend();
@@ -73,37 +70,6 @@ TEST_F(Sim, TheClockMovesOnlyByWaiting) {
     record(done, s);
     ASSERT_EQ(backend_.event_synchronize(device_, done), SH_OK);
     EXPECT_EQ(now(), 5100u);
-}
-
-TEST_F(Sim, AnIdleStreamStartsNow) {
-    const sh_stream a = stream(), b = stream();
-    up(a, 990);
-    ASSERT_EQ(backend_.stream_synchronize(device_, a), SH_OK);
-    busy(b, 500);
-    ASSERT_EQ(backend_.stream_synchronize(device_, b), SH_OK);
-    EXPECT_EQ(now(), 1500u);
-}
-
-TEST_F(Sim, EventsAndWaitsFollowTheRecurrence) {
-    const sh_stream copies = stream(), compute = stream();
-    const sh_backend_event begin = event(), loaded = event(), end = event();
-    record(begin, copies);
-    for (int i = 0; i < 4; ++i) {
-        up(copies, 990);
-        record(loaded, copies);
-        wait(compute, loaded);
-        busy(compute, 700);
-    }
-    record(end, compute);
-    uint32_t done = 1;
-    ASSERT_EQ(backend_.event_query(device_, end, &done), SH_OK);
-    EXPECT_EQ(done, 0u);
-    ASSERT_EQ(backend_.stream_synchronize(device_, compute), SH_OK);
-    ASSERT_EQ(backend_.event_query(device_, end, &done), SH_OK);
-    EXPECT_EQ(done, 1u);
-    int64_t ns = 0;
-    ASSERT_EQ(backend_.event_elapsed(device_, begin, end, &ns), SH_OK);
-    EXPECT_EQ(ns, 4 * 1000 + 700);
 }
 
 TEST_F(Sim, CallsCostTheHostWhatIsSet) {
@@ -133,20 +99,6 @@ TEST_F(Sim, UnpackingTakesTimeByItsContents) {
     EXPECT_EQ(backend_.clock(device_) - before, 8010u);  // 16,000 bytes, and the latency
 }
 
-TEST_F(Sim, FunctionsRunAtOnce) {
-    int calls = 0;
-    const auto count = [](void* calls) { ++*static_cast<int*>(calls); };
-    const sh_stream s = stream();
-    busy(s, 1000);
-    ASSERT_EQ(backend_.stream_launch(device_, s, count, &calls, 5), SH_OK);
-    EXPECT_EQ(calls, 1);
-    EXPECT_EQ(now(), 0u);
-    ASSERT_EQ(backend_.stream_launch(device_, s, count, &calls, -7), SH_OK);
-    ASSERT_EQ(backend_.stream_synchronize(device_, s), SH_OK);
-    EXPECT_EQ(now(), 1005u);
-    EXPECT_EQ(calls, 2);
-}
-
 TEST_F(Sim, AFunctionMayUseTheDevice) {
     struct Use {
         const sh_backend* backend;
@@ -159,44 +111,6 @@ TEST_F(Sim, AFunctionMayUseTheDevice) {
     };
     ASSERT_EQ(backend_.stream_launch(device_, stream(), ask, &use, 0), SH_OK);
     EXPECT_EQ(use.now, 0u);
-}
-
-TEST_F(Sim, BothDirectionsShareWhatTheDuplexFactorLeaves) {
-    for (const auto& [options, expected] : {std::pair("bandwidth=1e9;granularity=4KiB", 1000u),
-                                            std::pair("bandwidth=1e9;granularity=4KiB;duplex=1", 2000u)}) {
-        open(options);
-        const sh_stream a = stream(), b = stream();
-        up(a, 1000);
-        ASSERT_EQ(backend_.copy_to_host(device_, b, nullptr, memory_, 1000), SH_OK);
-        ASSERT_EQ(backend_.stream_synchronize(device_, b), SH_OK);
-        EXPECT_EQ(now(), expected) << options;
-    }
-}
-
-TEST_F(Sim, AMillionPages) {
-    open("granularity=2MiB;capacity=4TiB");
-    const uint64_t count = 1000000, page = 2 << 20;
-    std::vector<sh_backend_page> pages(count);
-    ASSERT_EQ(backend_.pages_create(device_, page, count, pages.data()), SH_OK) << backend_.last_error();
-    uint64_t range = 0;
-    ASSERT_EQ(backend_.range_reserve(device_, 2 * count * page, page, &range), SH_OK);
-    ASSERT_EQ(backend_.pages_map(device_, range, page, count, pages.data()), SH_OK);
-    ASSERT_EQ(backend_.pages_map(device_, range + count * page, page, count, pages.data()), SH_OK);
-    const sh_stream s = stream();
-    ASSERT_EQ(backend_.copy_to_device(device_, s, range, nullptr, 2 * count * page), SH_OK)
-        << "one copy over all of them";
-    EXPECT_LT(backend_.pages_destroy(device_, page, count, pages.data()), 0);
-    ASSERT_EQ(backend_.pages_unmap(device_, range, page, 2 * count), SH_OK);
-    ASSERT_EQ(backend_.pages_destroy(device_, page, count, pages.data()), SH_OK);
-}
-
-TEST_F(Sim, AddressesAreNeverGivenTwice) {
-    uint64_t first = 0, second = 0;
-    ASSERT_EQ(backend_.range_reserve(device_, 4096, 4096, &first), SH_OK);
-    ASSERT_EQ(backend_.range_free(device_, first, 4096), SH_OK);
-    ASSERT_EQ(backend_.range_reserve(device_, 4096, 1 << 30, &second), SH_OK);
-    EXPECT_NE(first, second);
-    EXPECT_EQ(second % (1 << 30), 0u);
 }
 
 TEST_F(Sim, OptionsAreReadAndChecked) {

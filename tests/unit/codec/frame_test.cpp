@@ -62,13 +62,6 @@ TEST(Frame, ContentsOfAnySizeComeBack) {
     }
 }
 
-TEST(Frame, ThreadsMakeNoDifference) {
-    const std::vector<uint8_t> contents = weights(FloatFormat::bf16, 300 * 8192 + 5, 1);
-    const std::vector<uint8_t> frame = frame_of(FloatFormat::bf16, contents);
-    for (const uint32_t threads : {0, 2, 3, 16}) EXPECT_EQ(frame_of(FloatFormat::bf16, contents, threads), frame);
-    EXPECT_LT(static_cast<double>(frame.size()), 0.705 * static_cast<double>(contents.size()));
-}
-
 TEST(Frame, WhatDoesNotPayStaysAsItIs) {
     std::vector<uint8_t> contents = weights(FloatFormat::bf16, 2 * 8192, 1);
     const std::vector<uint8_t> other = any_bits(FloatFormat::bf16, 8192, 2);
@@ -181,21 +174,6 @@ TEST(Frame, AChunkThatContradictsItselfIsRefusedWithARightChecksumToo) {
     refused_with(kBegin, static_cast<uint8_t>(frame[kBegin] + 1));  // the size of a tile
     refused_with(kBegin + 2, 1);                                    // the size of a tile that is not there
     refused_with(kBegin + kChunkHeaderBytes + 12, 1);               // a zero of the tile's header
-}
-
-TEST(Chunk, OfAnotherSizeIsRefused) {
-    const std::vector<uint8_t> contents = weights(FloatFormat::bf16, 2 * 8192 + 9, 3);
-    std::vector<uint8_t> chunk(largest_chunk_bytes(FloatFormat::bf16, 2 * 8192 + 9) + 16), back(contents.size());
-    const uint64_t bytes = pack_chunk(FloatFormat::bf16, contents.data(), 2 * 8192 + 9, chunk.data());
-    const auto unpacks = [&](uint64_t size, uint32_t elements) {
-        return unpack_chunk(FloatFormat::bf16, {chunk.data(), size}, elements, back.data());
-    };
-    ASSERT_TRUE(unpacks(bytes, 2 * 8192 + 9));
-    EXPECT_EQ(back, contents);
-    for (const uint64_t size : {bytes + 16, bytes - 16, uint64_t(kChunkHeaderBytes), uint64_t(0)})
-        EXPECT_FALSE(unpacks(size, 2 * 8192 + 9)) << size;
-    for (const uint32_t elements : {0u, 2u * 8192, kChunkElements + 1})
-        EXPECT_FALSE(unpacks(bytes, elements)) << elements;
 }
 
 std::vector<uint8_t> committed(const std::string& name) {

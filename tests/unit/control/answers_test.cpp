@@ -59,18 +59,6 @@ TEST(ControlAnswers, StatusOfEachOutcome) {
     }
 }
 
-TEST(ControlAnswers, WhatHasChangedIsSaid) {
-    const Answer answer =
-        answer_to({}, Status(), changed(2), {tag("a", SH_OCCUPANCY_RELEASED), tag("b", SH_OCCUPANCY_RUNNING)});
-    EXPECT_EQ(answer.status, 200u);
-    const Json body = Json::parse(answer.body);
-    EXPECT_EQ(body["success"], true);
-    EXPECT_EQ(body["changed"], true);
-    EXPECT_EQ(body["is_sleeping"], true);
-    EXPECT_EQ(body["message"], "released 2 tags, 4096 bytes of device memory");
-    EXPECT_EQ(body["seconds"], 1.5);
-}
-
 TEST(ControlAnswers, ARequestForAllTagsThatFindsNothingToDo) {
     const std::vector<sh_occupancy_info> released = {tag("a", SH_OCCUPANCY_RELEASED)},
                                          running = {tag("a", SH_OCCUPANCY_RUNNING)};
@@ -95,25 +83,6 @@ TEST(ControlAnswers, FailuresBeforeARequestIsRead) {
     EXPECT_EQ(wrong.status, 405u);
     EXPECT_STREQ(wrong.allow, "POST");
     EXPECT_TRUE(Json::accept(unknown_path(std::string(5000, '\xff')).body));
-}
-
-TEST(ControlAnswers, MemoryAndSleep) {
-    Figures figures;
-    figures.device = "host:0";
-    figures.total.state = SH_OCCUPANCY_MIXED;
-    figures.tags = {tag("kv \"cache\"", SH_OCCUPANCY_RELEASED), tag("weights", SH_OCCUPANCY_RUNNING)};
-    figures.tags[0].host_bytes = 7;
-    figures.memory.free_bytes = 9;
-    const Json body = Json::parse(memory_document(figures).body);
-    EXPECT_EQ(body["device"], "host:0");
-    EXPECT_EQ(body["is_sleeping"], true);
-    EXPECT_EQ(body["tags"][0]["tag"], "kv \"cache\"");
-    EXPECT_EQ(body["tags"][0]["state"], "released");
-    EXPECT_EQ(body["tags"][0]["host_bytes"], 7);
-    EXPECT_EQ(body["total"]["state"], "mixed");
-    EXPECT_EQ(body["device_memory"]["free_bytes"], 9);
-    EXPECT_EQ(Json::parse(is_sleeping(figures.total).body), Json({{"is_sleeping", true}}));
-    EXPECT_EQ(Json::parse(is_sleeping(sh_sized<sh_occupancy_info>()).body), Json({{"is_sleeping", false}}));
 }
 
 }  // namespace

@@ -71,12 +71,6 @@ TEST_F(ControlService, WithoutTheTokenNothingIsSaid) {
     EXPECT_EQ(ask("GET", "/nowhere", "", "Bearer 0123456789abcdef").status, 404u);
 }
 
-TEST_F(ControlService, ABadRequestChangesNothing) {
-    EXPECT_EQ(release("{").status, 400u);
-    EXPECT_EQ(ask("POST", "/sleep?level=9").status, 400u);
-    EXPECT_EQ(stand_in_->calls, 0);
-}
-
 TEST_F(ControlService, NothingIsIgnoredSilently) {
     for (const char* target : {"/memory", "/metrics", "/is_sleeping"}) {
         EXPECT_EQ(ask("GET", target, "{}").status, 200u) << target;
@@ -92,16 +86,6 @@ TEST_F(ControlService, OthersInTheWayAreWaitedFor) {
     stand_in_->on_change = [&](const Order&) { return stand_in_->calls < 4 ? Status(SH_ERROR_BUSY) : Status(); };
     EXPECT_EQ(release("").status, 200u);
     EXPECT_EQ(stand_in_->calls, 4);
-}
-
-TEST_F(ControlService, TheWaitEnds) {
-    stand_in_->on_change = [](const Order&) { return Status(SH_ERROR_BUSY, "another call runs"); };
-    const Answer answer = release(R"({"wait_seconds": 0.05})");
-    EXPECT_EQ(answer.status, 409u);
-    EXPECT_EQ(Json::parse(answer.body)["error"], "busy");
-    stand_in_->calls = 0;
-    EXPECT_EQ(release(R"({"wait_seconds": 0})").status, 409u);
-    EXPECT_EQ(stand_in_->calls, 1);
 }
 
 TEST_F(ControlService, StopEndsWaits) {

@@ -128,24 +128,6 @@ TEST(JsonSchema, RefusesOtherKinds) {
     EXPECT_EQ(message_of(R"({"list":{}})"), "list: must be a list, but is an object");
 }
 
-TEST(JsonSchema, ReadsOnlyTheGivenRange) {
-    const std::string text = R"(#####{"list":[1,2]}#####)";
-    MemorySource source("memory", text);
-    Record record;
-    read_json(source, 5, text.size() - 10, "field", record.schema());
-    EXPECT_EQ(record.log, "list:[1,2,]");
-}
-
-TEST(JsonSchema, CrossesTheReadBuffer) {
-    std::string text = R"({"list":[)";
-    std::string wanted = "list:[";
-    for (int i = 0; i < 100'000; ++i) {
-        text += (i == 0 ? "" : ", ") + std::to_string(i * 7919);
-        wanted += std::to_string(i * 7919) + ",";
-    }
-    EXPECT_EQ(log_of(text + "]}"), wanted + "]");
-}
-
 TEST(JsonSchema, AHundredThousandLevelsNeedNoStack) {
     constexpr std::size_t levels = 100'000;
     const std::string text = std::string(levels, '[') + std::string(levels, ']');

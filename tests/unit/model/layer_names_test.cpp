@@ -124,29 +124,6 @@ TEST(LayerNames, TheRestGoesWithItsSiblings) {
               (Strings{"class_embedding", "vision.class_embedding", "vision.layers.0"}));
 }
 
-TEST(LayerNames, FamiliesStayApart) {
-    EXPECT_EQ(groups_of({"encoder.block.0.w", "decoder.block.0.w", "vision.encoder.layers.0.w", "text.layers.0.w"}),
-              (Strings{"encoder.block.0", "decoder.block.0", "vision.encoder.layers.0", "text.layers.0"}));
-}
-
-TEST(LayerNames, GroupsComeInTheOrderOfUse) {
-    const Model model = named({"lm_head.weight", "model.norm.weight", "model.layers.10.w", "model.layers.9.w",
-                               "model.embed_tokens.weight", "model.layers.9.b"});
-    const TensorGroups groups = group_tensors(model);
-    EXPECT_EQ(Strings(groups.names.begin(), groups.names.end()),
-              (Strings{"model.embed_tokens", "model.layers.9", "model.layers.10", "model.norm", "lm_head"}));
-    EXPECT_EQ(groups.group_of, (std::vector<std::uint32_t>{4, 3, 2, 1, 0, 1}));
-}
-
-TEST(LayerNames, VeryDeepNamesAreGrouped) {
-    std::string deep = "a";
-    for (int i = 0; i < 20'000; ++i) {
-        deep += ".a";
-    }
-    EXPECT_EQ(groups_of({deep + ".0.w", deep + ".1.w", "b.w"}), (Strings{deep + ".0", deep + ".1", "b"}));
-    EXPECT_EQ(groups_of({deep + ".x.0.w", deep + ".y"})[0], deep + ".x.0");
-}
-
 }  // namespace
 
 }  // namespace stagehand::cli::model::test

@@ -66,22 +66,6 @@ TEST_F(ReadModel, AFileByContentNotByName) {
     EXPECT_EQ(read_model(folder.write("weights.safetensors", gguf.file(32))).format, Format::gguf);
 }
 
-TEST_F(ReadModel, AFileThroughALink) {
-    folder.write("blobs/0123", shard({"a"}));
-    fs::create_symlink(folder.path("blobs/0123"), folder.path("model.safetensors"));
-    EXPECT_EQ(read_model(folder.path("model.safetensors")).total_bytes, 8U);
-    EXPECT_EQ(read_model(folder.path()).total_bytes, 8U);
-}
-
-TEST_F(ReadModel, AFolderWithOneFile) {
-    folder.write("model.safetensors", shard({"a", "b"}));
-    folder.write("config.json", "{}");
-    folder.write("tokenizer.model", "x");
-    const Model model = read_model(folder.path());
-    EXPECT_EQ(model.total_bytes, 16U);
-    EXPECT_EQ(model.files.at(0).path, folder.path("model.safetensors"));
-}
-
 TEST_F(ReadModel, ShardsByFileIndexOrFolder) {
     write_sharded();
     for (const std::string& path : {folder.path(index_name), folder.path(), folder.path() + "/"}) {
@@ -94,24 +78,6 @@ TEST_F(ReadModel, ShardsByFileIndexOrFolder) {
         EXPECT_EQ(tensor_named(model, "c").file, 1U);
     }
     EXPECT_EQ(read_model(folder.path(two)).total_bytes, 8U);  // one shard alone is a model, too
-}
-
-TEST_F(ReadModel, TheIndexOfAVariant) {
-    folder.write(one, shard({"a", "b"}));
-    folder.write(two, shard({"c"}));
-    folder.write("diffusion_pytorch_model.safetensors.index.fp16.json", good_index);
-    EXPECT_EQ(read_model(folder.path()).total_bytes, 24U);
-    folder.write("diffusion_pytorch_model.safetensors.index.bf16.json", good_index);
-    expect_error("", "", "folder", "holds several models ('diffusion_pytorch_model.safetensors.index.bf16.json'");
-}
-
-TEST_F(ReadModel, AnIndexInTheWorkingFolder) {
-    write_sharded();
-    const fs::path before = fs::current_path();
-    fs::current_path(folder.path());
-    const std::uint64_t bytes = read_model(index_name).total_bytes;
-    fs::current_path(before);
-    EXPECT_EQ(bytes, 24U);
 }
 
 TEST_F(ReadModel, AFolderWithoutModel) {
@@ -128,14 +94,6 @@ TEST_F(ReadModel, AFolderWithSeveralModels) {
     folder.write("d.gguf", "");
     folder.write("e.gguf", "");
     expect_error("", "", "folder", "and 1 more");
-}
-
-TEST_F(ReadModel, AFolderWithAnIndexAndMore) {
-    write_sharded();
-    folder.write("consolidated.safetensors", shard({"a"}));
-    expect_error("", "", "folder", "('model.safetensors.index.json', 'consolidated.safetensors')");
-    folder.write("other.safetensors.index.json", good_index);
-    expect_error("", "", "folder", "holds several models ('model.safetensors.index.json', 'other");
 }
 
 TEST_F(ReadModel, WhatIsMissing) {

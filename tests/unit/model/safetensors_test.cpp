@@ -37,45 +37,6 @@ TEST(Safetensors, ReadsNamesTypesShapesAndPlaces) {
     EXPECT_EQ(tensor_named(model, "d").offset, 8 + header.size() + 26);
 }
 
-TEST(Safetensors, OrderInTheHeaderNeedNotBeThatOfTheData) {
-    const std::string header = "{" + entry("late", "U8", "[4]", 4, 8) + "," + entry("early", "U8", "[4]", 0, 4) + "}";
-    const Model model = read_safetensors_bytes(safetensors(header, 8));
-    EXPECT_EQ(model.tensors[0].name, "late");
-    EXPECT_GT(model.tensors[0].offset, model.tensors[1].offset);
-}
-
-TEST(Safetensors, TakesEmptyTensorsPaddingAndMetadata) {
-    const std::string header = R"({"__metadata__":{"format":"pt","note":"x"},)" + entry("none", "F32", "[0,5]", 0, 0) +
-                               "," + entry("some", "F4", "[2,3]", 0, 3) + "," + entry("last", "F16", "[0]", 3, 3) +
-                               "}     ";
-    const Model model = read_safetensors_bytes(safetensors(header, 3));
-    EXPECT_EQ(model.tensors.size(), 3U);
-    EXPECT_EQ(model.total_bytes, 3U);
-    ASSERT_EQ(model.metadata.size(), 2U);
-    EXPECT_EQ(model.metadata[0].first, "format");
-    EXPECT_EQ(model.metadata[0].second, "pt");
-}
-
-TEST(Safetensors, MetadataMayBeNullAndIsKeptOnlyInPart) {
-    EXPECT_TRUE(read_safetensors_bytes(safetensors(R"({"__metadata__":null})")).metadata.empty());
-    std::string header = R"({"__metadata__":{)";
-    for (int i = 0; i < 100; ++i) {
-        header += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":\"" + std::string(5000, 'v') + "\"";
-    }
-    const Model model = read_safetensors_bytes(safetensors(header + "}}"));
-    EXPECT_EQ(model.metadata.size(), Model::metadata_entries);
-    EXPECT_LE(model.metadata[0].second.size(), 300U);
-}
-
-TEST(Safetensors, SkipsMembersItDoesNotKnow) {
-    const std::string header =
-        R"({"x":{"extra":[1,{"dtype":[[]],"deep":{"shape":null}}],"dtype":"U8","more":-1.5,"shape":[2],)"
-        R"("data_offsets":[0,2],"last":{}}})";
-    const Model model = read_safetensors_bytes(safetensors(header, 2));
-    ASSERT_EQ(model.tensors.size(), 1U);
-    EXPECT_EQ(model.tensors[0].bytes, 2U);
-}
-
 TEST(Safetensors, NamesMayBeAnyUtf8) {
     const std::string header =
         "{" + entry("gewichte.\xc3\xbc.\\u4f60\\n", "U8", "[1]", 0, 1) + "," + entry("", "U8", "[1]", 1, 2) + "}";
@@ -99,19 +60,6 @@ TEST(Safetensors, ReadsAHundredThousandTensorsAndKeepsThemWhenMoved) {
         ASSERT_EQ(model.tensors[i].name, "model.layers." + std::to_string(i));
         ASSERT_EQ(model.tensors[i].shape[0], 2U);
     }
-}
-
-TEST(Safetensors, AddsAFileToWhatTheModelHas) {
-    const std::string one = safetensors("{" + entry("a", "U8", "[3]", 0, 3) + "}", 3);
-    const std::string two = safetensors("{" + entry("b", "U8", "[5]", 0, 5) + "}", 5);
-    Model model;
-    MemorySource first("one", one);
-    MemorySource second("two", two);
-    read_safetensors(first, {}, model);
-    read_safetensors(second, {}, model);
-    ASSERT_EQ(model.files.size(), 2U);
-    EXPECT_EQ(tensor_named(model, "b").file, 1U);
-    EXPECT_EQ(model.total_bytes, 8U);
 }
 
 TEST(Safetensors, HeaderMayBeAsLongAsTheLimit) {

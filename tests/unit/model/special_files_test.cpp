@@ -77,12 +77,6 @@ TEST(SpecialFiles, LinksThatLeadNowhereOrInCircles) {
               std::string::npos);
 }
 
-TEST(SpecialFiles, ANameWithNul) {
-    const ModelError error = error_of([] { read_model(std::string("/dev/zero\0x", 11)); });
-    EXPECT_EQ(error.file(), "/dev/zero\\x00x");
-    EXPECT_EQ(error.message(), "the name holds a NUL byte");
-}
-
 TEST(SpecialFiles, AFileThatShrinksAfterItWasOpened) {
     const TemporaryFolder folder;
     const std::string header = "{" + entry("t", "U8", "[100000]", 0, 100'000) + "}";
@@ -94,17 +88,6 @@ TEST(SpecialFiles, AFileThatShrinksAfterItWasOpened) {
     EXPECT_EQ(error.file(), path);
     EXPECT_EQ(error.field(), "byte 20");
     EXPECT_NE(error.message().find("it shrank while it was read"), std::string::npos) << error.what();
-}
-
-TEST(SpecialFiles, AGgufFileThatShrinksAfterItWasOpened) {
-    const TemporaryFolder folder;
-    Gguf gguf;
-    gguf.text("general.name", "n").tensor("t", {8}, 0, 0);
-    const std::string path = folder.write("m.gguf", gguf.file(32));
-    FileSource source(path);
-    ASSERT_EQ(::truncate(path.c_str(), 0), 0);
-    Model model;
-    EXPECT_EQ(error_of([&] { read_gguf(source, {}, model); }).field(), "byte 0");
 }
 
 TEST(SpecialFiles, ErrorsLeaveNoFileOpen) {
@@ -130,16 +113,6 @@ TEST(SpecialFiles, OnlyTheHeaderIsRead) {
         GTEST_SKIP() << "this file system holds no file of 4 TiB";
     }
     EXPECT_EQ(read_model(path).total_bytes, bytes);
-}
-
-TEST(SpecialFiles, ASparseFileOfZeros) {
-    const TemporaryFolder folder;
-    const std::string path = folder.write("m.safetensors", "");
-    ASSERT_EQ(::truncate(path.c_str(), 1 << 30), 0);
-    EXPECT_EQ(error_of([&] { read_model(path); }).message(), "is zero");
-    const std::string gguf = folder.write("m.gguf", "GGUF" + little(3, 4) + little(1 << 20, 8) + little(1 << 20, 8));
-    ASSERT_EQ(::truncate(gguf.c_str(), 1 << 30), 0);
-    EXPECT_EQ(error_of([&] { read_model(gguf); }).field(), "metadata[0]: key");
 }
 
 TEST(SpecialFiles, ReadingOutsideMemoryIsAnError) {

@@ -42,28 +42,6 @@ TEST(UseOrder, GgufNames) {
     expect_order({"v.patch_embd", "v.blk.0", "v.post_ln", "mm"});
 }
 
-TEST(UseOrder, EncodersAndDecoders) {
-    expect_order({"embeddings", "encoder.layer.0", "encoder.layer.5", "pooler"});
-    expect_order({"shared", "encoder.embed_tokens", "encoder.block.0", "encoder.final_layer_norm", "decoder.block.0",
-                  "decoder.final_layer_norm", "lm_head"});
-    expect_order({"bert.embeddings", "bert.encoder.layer.0", "bert.pooler", "cls"});
-}
-
-TEST(UseOrder, VisionBeforeText) {
-    expect_order({"vision_tower.vision_model.embeddings", "vision_tower.vision_model.pre_layrnorm",
-                  "vision_tower.vision_model.encoder.layers.0", "vision_tower.vision_model.post_layernorm",
-                  "multi_modal_projector", "language_model.model.embed_tokens", "language_model.model.layers.0",
-                  "language_model.lm_head"});
-}
-
-TEST(UseOrder, Diffusion) {
-    expect_order({"conv_in", "time_embedding", "down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0",
-                  "conv_norm_out", "conv_out"});
-    expect_order({"img_in", "double_blocks.0", "single_blocks.0", "final_layer"});
-    expect_order({"x_embedder", "transformer_blocks.0", "single_transformer_blocks.0", "norm_out", "proj_out"});
-    expect_order({"model.input_blocks.0", "model.middle_block.0", "model.output_blocks.0"});
-}
-
 TEST(UseOrder, AnyNameHasAKey) {
     for (const std::string name : {"", ".", "..", "a.", "-_-", "007", "\xff"}) {
         EXPECT_FALSE(use_order_key(name).empty()) << name;

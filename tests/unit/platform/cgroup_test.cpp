@@ -60,31 +60,6 @@ TEST_F(FakeRoot, UnifiedLimitLessUseButNotPageCache) {
     EXPECT_EQ(memory.path, root_ + "/sys/fs/cgroup/app");
 }
 
-TEST_F(FakeRoot, NestedGroupsAreLimitedByTheTightest) {
-    mount_unified("/a/b/c");
-    write_unified("/a", "900000", "850000");
-    write_unified("/a/b", "max", "800000");
-    write_unified("/a/b/c", "600000", "100000");
-    const CgroupMemory memory = read_cgroup_memory(root_);
-    EXPECT_EQ(memory.limit_bytes, 600000u);
-    EXPECT_EQ(memory.available_bytes, 50000u);
-    EXPECT_EQ(memory.path, root_ + "/sys/fs/cgroup/a");
-}
-
-TEST_F(FakeRoot, TheThrottlingLimitCountsAndMaxDoesNot) {
-    mount_unified("/app");
-    write_unified("/app", "max", "100");
-    EXPECT_FALSE(read_cgroup_memory(root_).limited);
-    write("/sys/fs/cgroup/app/memory.high", "5000\n");
-    EXPECT_EQ(read_cgroup_memory(root_).limit_bytes, 5000u);
-}
-
-TEST_F(FakeRoot, UseBeyondTheLimitLeavesNothing) {
-    mount_unified("/app");
-    write_unified("/app", "1000", "2000");
-    EXPECT_EQ(read_cgroup_memory(root_).available_bytes, 0u);
-}
-
 TEST_F(FakeRoot, AContainersMountShowsItsOwnGroup) {
     // The path is told from the host's root, of which the mount shows only the container's part.
     mount_unified("/docker/0123/worker", "/docker/0123");

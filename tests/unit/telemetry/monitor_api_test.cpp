@@ -49,16 +49,6 @@ TEST_F(MonitorApi, IsOneAProcess) {
     EXPECT_EQ(asked()["version"], 1);
 }
 
-TEST_F(MonitorApi, ARefusedPathChangesNothing) {
-    std::ofstream(folder_.at("file")) << "precious";
-    EXPECT_EQ(sh_monitor_start(std::string(108, 'x').c_str(), nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_monitor_start("", nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_REFUSED(sh_monitor_start(folder_.at("file").c_str(), nullptr), SH_ERROR_IO, folder_.at("file"));
-    EXPECT_EQ(sh_monitor_start(folder_.at("no/such").c_str(), nullptr), SH_ERROR_IO);
-    start();
-    EXPECT_EQ(asked()["version"], 1);
-}
-
 TEST_F(MonitorApi, HasADefaultPath) {
     const char* const before = std::getenv("XDG_RUNTIME_DIR");
     const std::string kept = before ? before : "";
@@ -114,38 +104,6 @@ TEST_F(MonitorApi, TellsWhatTheOtherCallsTell) {
     EXPECT_EQ(told["runtimes"][1]["steps"], 0);
     EXPECT_NE(runtime["id"], told["runtimes"][1]["id"]);
     EXPECT_EQ(asked()["devices"][0]["runtimes"][0]["id"], runtime["id"]);
-}
-
-TEST_F(MonitorApi, TellsOnlyWhatLives) {
-    start();
-    auto device = std::make_unique<TestDevice>();
-    {
-        Model model(*device, equal_blocks(2, kPage));
-        EXPECT_EQ(asked()["devices"][0]["runtimes"].size(), 1u);
-    }
-    const auto empty = asked();
-    ASSERT_EQ(empty["devices"].size(), 1u);
-    EXPECT_EQ(empty["devices"][0]["runtimes"], nlohmann::json::array());
-    device.reset();
-    EXPECT_EQ(asked()["devices"].size(), 0u);
-}
-
-TEST_F(MonitorApi, FindsAClosedDeviceThroughItsRuntime) {
-    start();
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.budget_bytes = 64 * kPage;
-    options.backend_options = "capacity=1MiB";
-    sh_device* device = nullptr;
-    sh_runtime* runtime = nullptr;
-    SUCCEEDS(sh_device_open("host", &options, &device));
-    SUCCEEDS(sh_runtime_create(device, nullptr, &runtime));
-    sh_device_close(device);
-    const auto document = asked();
-    ASSERT_EQ(document["devices"].size(), 1u);
-    EXPECT_EQ(document["devices"][0]["name"], "host:0");
-    EXPECT_EQ(document["devices"][0]["runtimes"].size(), 1u);
-    sh_runtime_destroy(runtime);
-    EXPECT_EQ(asked()["devices"].size(), 0u);
 }
 
 // Returns what a child of this process gets as another user: 0 for an answer, 1 for a connection that is closed, 2 for
@@ -207,80 +165,6 @@ TEST_F(MonitorApi, AForkedChildLetsItGo) {
     // The child's end does not remove the file either.
     EXPECT_EQ(asked()["pid"], getpid());
     for (const int end : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(end);
-}
-
-// Two models stream, runtimes come and go, and many clients ask. No thread is blocked, and every answer is consistent.
-TEST_F(MonitorApi, AskedWhileModelsStream) {
-    start();
-    TestDevice device;
-    Model first(device, equal_blocks(12, 4 * kPage)), second(device, equal_blocks(9, 6 * kPage));
-    std::atomic<bool> enough{false};
-    std::atomic<int> failures{0};
-    std::vector<std::thread> streams, questions;
-    for (Model* model : {&first, &second})
-        streams.emplace_back([&, model] {
-            while (!enough) failures += model->step(forward(model->size())) != SH_OK;
-        });
-    streams.emplace_back([&] {
-        while (!enough) {
-            sh_runtime* runtime = nullptr;
-            failures += sh_runtime_create(device.get(), nullptr, &runtime) != SH_OK;
-            sh_runtime_destroy(runtime);
-        }
-    });
-    std::atomic<int> answers{0};
-    for (int i = 0; i < 4; i++)
-        questions.emplace_back([&] {
-            uint64_t steps = 0;
-            for (int question = 0; question < 25; question++) {
-                const auto document = asked();
-                if (!document.is_object() || document["devices"].size() != 1) continue;
-                answers++;
-                const auto& told = document["devices"][0];
-                uint64_t now = 0;
-                for (const auto& runtime : told["runtimes"]) {
-                    now += runtime["steps"].get<uint64_t>();
-                    failures += runtime["hits"].get<uint64_t>() + runtime["misses"].get<uint64_t>() !=
-                                runtime["acquires"].get<uint64_t>();
-                }
-                failures += told["used_bytes"].get<uint64_t>() > told["budget_bytes"].get<uint64_t>();
-                if (document["busy"] == 0) {
-                    failures += now < steps;
-                    steps = now;
-                }
-            }
-        });
-    for (std::thread& thread : questions) thread.join();
-    enough = true;
-    for (std::thread& thread : streams) thread.join();
-    EXPECT_EQ(answers, 100);
-    EXPECT_EQ(failures, 0);
-    EXPECT_GT(first.stats().steps, 0u);
-    EXPECT_GT(second.stats().steps, 0u);
-}
-
-// The monitor is started and stopped while clients ask.
-TEST_F(MonitorApi, StopsWhileItIsAsked) {
-    SoloModel model({}, equal_blocks(4, kPage));
-    std::atomic<bool> enough{false};
-    std::atomic<int> wrong{0};
-    std::vector<std::thread> questions;
-    for (int i = 0; i < 3; i++)
-        questions.emplace_back([&] {
-            while (!enough) {
-                const auto document = asked();
-                wrong += !document.is_null() && document["pid"] != getpid();
-            }
-        });
-    for (int i = 0; i < 50; i++) {
-        start();
-        EXPECT_EQ(sh_monitor_start(nullptr, nullptr), SH_ERROR_INVALID_STATE);
-        stop();
-    }
-    enough = true;
-    for (std::thread& thread : questions) thread.join();
-    EXPECT_EQ(wrong, 0);
-    EXPECT_FALSE(exists(path()));
 }
 
 }  // namespace

@@ -67,16 +67,6 @@ TEST(MonitorServer, AnswersAndLetsGo) {
     EXPECT_EQ(server.asked(), 2);
 }
 
-TEST(MonitorServer, RequestsComeInPieces) {
-    Server server;
-    Connection connection(server.path());
-    for (const char* piece : {"snap", "sh", "ot", "\n"}) {
-        ASSERT_TRUE(connection.send(piece));
-        std::this_thread::sleep_for(5ms);
-    }
-    EXPECT_EQ(connection.receive(), "answer\n");
-}
-
 TEST(MonitorServer, WhatIsNoRequestIsSaidToBeNone) {
     Server server;
     using std::string;
@@ -88,19 +78,6 @@ TEST(MonitorServer, WhatIsNoRequestIsSaidToBeNone) {
     }
     EXPECT_EQ(server.asked(), 0);
     EXPECT_EQ(server.ask(), "answer\n");
-}
-
-TEST(MonitorServer, ClientsThatLeaveDoNoHarm) {
-    // The answer is too large for the socket's buffer, so sending goes on after the client has closed.
-    Server server(std::string(4 << 20, 'x') + "\n");
-    for (int i = 0; i < 30; i++) {
-        Connection nothing(server.path());
-        Connection half(server.path());
-        half.send("snap");
-        Connection deaf(server.path());
-        deaf.send("snapshot\n");
-    }
-    EXPECT_EQ(server.ask().size(), size_t(4 << 20) + 1);
 }
 
 TEST(MonitorServer, FiftyClientsAtOnce) {
@@ -129,48 +106,6 @@ TEST(MonitorServer, SlowClientsAreLetGo) {
     EXPECT_EQ(server.ask().size(), size_t(4 << 20) + 1);
     EXPECT_EQ(silent.receive(), "");
     EXPECT_LT(deaf.receive().size(), size_t(4 << 20));
-}
-
-TEST(MonitorServer, StopsWhateverItsClientsDo) {
-    MonitorServer::Limits limits;
-    limits.clients = 2;
-    limits.patience = std::chrono::hours(1);
-    Server server(std::string(4 << 20, 'x') + "\n", limits);
-    Connection silent(server.path());
-    Connection deaf(server.path());
-    Connection waiting(server.path());
-    deaf.send("snapshot\n");
-    while (server.asked() == 0) std::this_thread::sleep_for(1ms);  // both have been taken
-    server.stop();
-    EXPECT_EQ(silent.receive(), "");
-}
-
-TEST(MonitorServer, NoAnswerIsNoEndOfIt) {
-    Server server;
-    server.fail(true);
-    EXPECT_EQ(server.ask(), "");
-    server.fail(false);
-    EXPECT_EQ(server.ask(), "answer\n");
-}
-
-TEST(MonitorServer, HasANameAndTakesNoSignals) {
-    Folder folder;
-    std::unique_ptr<MonitorSocket> socket;
-    ASSERT_TRUE(MonitorSocket::open(folder.at("s"), &socket).ok());
-    const auto describe = [] {
-        std::string name;
-        std::getline(std::ifstream("/proc/thread-self/comm"), name);
-        sigset_t blocked;
-        pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-        for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGCHLD})
-            name += sigismember(&blocked, signal) == 1 ? " blocked" : " open";
-        return name + "\n";
-    };
-    std::unique_ptr<MonitorServer> server;
-    ASSERT_TRUE(MonitorServer::start(socket->descriptor(), describe, {}, &server).ok());
-    Connection connection(folder.at("s"));
-    connection.send("snapshot\n");
-    EXPECT_EQ(connection.receive(), "sh-monitor blocked blocked blocked blocked blocked\n");
 }
 
 // A process without free descriptors cannot accept clients. It must accept clients again afterwards.

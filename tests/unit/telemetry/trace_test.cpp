@@ -120,13 +120,5 @@ TEST_F(Trace, PausesAndResumesAreOnATrackOfTheDevice) {
     EXPECT_EQ(slices[1].name, "resume kv_cache");
 }
 
-TEST_F(Trace, RuntimesHaveLanesOfTheirOwn) {
-    trace_load("first", "block", 0, 1000, 1, 1);
-    trace_load("second", "block", 500, 1500, 1, 1);
-    read();
-    EXPECT_EQ(slices_.size(), 2u);
-    EXPECT_EQ(names_[2].at(slices_[2].begin()->first), "loads");
-}
-
 }  // namespace
 }  // namespace stagehand::telemetry

@@ -22,7 +22,6 @@ namespace {
 using test::expect_same;
 using test::has;
 using test::random_bytes;
-using test::Shrinker;
 using test::TemporaryFile;
 
 Source file_source(const TemporaryFile& file, uint64_t offset, uint64_t bytes) {
@@ -66,41 +65,6 @@ TEST_P(FileSource, ReadsTheSameBytesWhateverTheAlignment) {
     }
 }
 
-TEST_P(FileSource, ReadsAlignedRangesStraightToTheirPlace) {
-    TemporaryFile file(4 << 20);
-    Source source = file_source(file, 100, (4 << 20) - 100);
-    const bool past_the_cache = GetParam().cold && GetParam().direct && source.direct_file >= 0;
-    const size_t pages_wanted = past_the_cache ? 0 : (1 << 20) / 4096;
-    size_t pages = SIZE_MAX;
-    char* const memory = static_cast<char*>(std::aligned_alloc(4096, 5 << 20));
-    // The reader checks the page cache by reads that do not wait. On a busy machine, the kernel may have read ahead
-    // before the next check. Bytes that were missing then count as cached, and the reader reads them through the cache.
-    // This is correct, and it does not happen in every attempt.
-    for (int attempt = 0; attempt < 50 && pages != pages_wanted; attempt++) {
-        place(file, source);
-        std::memset(memory, 0, 5 << 20);
-        const ReadRequest whole = {&source, 0, memory + 100, (4 << 20) - 100};
-        const Status status = reader_.read({&whole, 1});
-        EXPECT_TRUE(status.ok()) << status.text();
-        EXPECT_EQ(std::memcmp(memory + 100, file.bytes().data() + 100, (4 << 20) - 100), 0);
-        pages = file.cached_pages(1 << 20, 1 << 20);
-    }
-    EXPECT_EQ(pages, pages_wanted);
-    std::free(memory);
-    close_source(&source);
-}
-
-TEST_P(FileSource, ReadsHolesAsZeros) {
-    TemporaryFile file(5000);
-    ASSERT_TRUE(file.resize(2 << 20));
-    Source source = file_source(file, 0, 2 << 20);
-    place(file, source);
-    std::vector<char> expected = file.bytes();
-    expected.resize(2 << 20);
-    expect_same(reader_, source, expected, 0, 5);
-    close_source(&source);
-}
-
 TEST_P(FileSource, AFileThatShrankIsAnErrorThatNamesIt) {
     TemporaryFile file(1 << 20);
     Source source = file_source(file, 1000, (1 << 20) - 1000);
@@ -117,24 +81,6 @@ TEST_P(FileSource, AFileThatShrankIsAnErrorThatNamesIt) {
         place(file, source);
         EXPECT_EQ(reader_.read({&start, 1}).ok(), left >= 3000) << left;
     }
-    close_source(&source);
-}
-
-TEST_P(FileSource, SurvivesAFileThatShrinksAndGrowsAllTheTime) {
-    TemporaryFile file(1 << 20);
-    Source source = file_source(file, 0, 1 << 20);
-    Shrinker shrinker(file);
-    std::vector<char> buffer(1 << 20);
-    const ReadRequest all = {&source, 0, buffer.data(), 1 << 20};
-    int failures = 0;
-    for (int i = 0; i < 100; i++) {
-        place(file, source);
-        const Status status = reader_.read({&all, 1});
-        if (status.ok()) continue;
-        failures++;
-        ASSERT_EQ(status.code(), SH_ERROR_SOURCE) << status.text();
-    }
-    EXPECT_GT(failures, 0);
     close_source(&source);
 }
 
@@ -165,45 +111,6 @@ TEST(FileSourceOnTmpfs, IsReadToo) {
     Reader reader;
     expect_same(reader, source, bytes, 0, 4);
     close_source(&source);
-}
-
-TEST(FileReader, JoinsNeighboursOfOneFile) {
-    TemporaryFile file(100000);
-    std::vector<Source> sources;
-    for (uint64_t i = 0; i < 1000; i++) sources.push_back(file_source(file, i * 100, 100));
-    std::vector<char> buffer(100000);
-    std::vector<ReadRequest> requests;
-    for (uint64_t i = 0; i < 1000; i++) requests.push_back({&sources[i], 0, buffer.data() + i * 100, 100});
-    Reader reader;
-    ASSERT_TRUE(reader.read(requests).ok());
-    EXPECT_EQ(buffer, file.bytes());
-    // These ranges are neighbours in the file but not in memory.
-    for (uint64_t i = 0; i < 1000; i++) requests[i].to = buffer.data() + (999 - i) * 100;
-    ASSERT_TRUE(reader.read(requests).ok());
-    for (uint64_t i = 0; i < 1000; i++)
-        ASSERT_EQ(std::memcmp(requests[i].to, file.bytes().data() + i * 100, 100), 0) << i;
-    for (Source& source : sources) close_source(&source);
-}
-
-TEST(FileReader, ForgetsWhatItHadCollectedWhenAnotherSourceFails) {
-    TemporaryFile file(1000);
-    Source good = file_source(file, 0, 1000);
-    Source bad;
-    bad.kind = SH_SOURCE_FILL;
-    bad.fill = test::fill_fails;
-    bad.bytes = 10;
-    Reader reader;
-    char other[10];
-    {
-        std::vector<char> freed(1000);
-        const ReadRequest requests[] = {{&good, 0, freed.data(), 1000}, {&bad, 0, other, 10}};
-        EXPECT_EQ(reader.read(requests).code(), SH_ERROR_CALLBACK);
-    }
-    std::vector<char> buffer(1000);  // no late read writes to the freed buffer
-    const ReadRequest request = {&good, 0, buffer.data(), 1000};
-    EXPECT_TRUE(reader.read({&request, 1}).ok());
-    EXPECT_EQ(buffer, file.bytes());
-    close_source(&good);
 }
 
 TEST(CutDirect, CoversEveryByteOnceWithAlignedReads) {

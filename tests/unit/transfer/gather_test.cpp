@@ -20,27 +20,6 @@ std::vector<Piece> cut_all(const std::vector<StagedExtent>& extents, uint64_t pi
     return pieces;
 }
 
-TEST(CutPiece, CutsALongExtentIntoWholePiecesAndARest) {
-    Source source;
-    const std::vector<StagedExtent> extents = {{&source, 0, 1000, 2500, 0, 0}};
-    const auto pieces = cut_all(extents, 1000);
-    ASSERT_EQ(pieces.size(), 3u);
-    EXPECT_EQ(pieces[0].bytes, 1000u);
-    EXPECT_EQ(pieces[1].begin.offset, 1000u);
-    EXPECT_EQ(pieces[2].bytes, 500u);
-}
-
-TEST(CutPiece, StepsOverEmptyExtents) {
-    Source source;
-    std::vector<StagedExtent> extents(3 * kMostExtents, StagedExtent{&source, 0, 0, 0, 0, 0});
-    EXPECT_TRUE(cut_all(extents, 1000).empty());
-    extents.back().bytes = 5;
-    extents.front().bytes = 5;
-    uint64_t bytes = 0;
-    for (const Piece& piece : cut_all(extents, 1000)) bytes += piece.bytes;
-    EXPECT_EQ(bytes, 10u);
-}
-
 TEST(CutPiece, CoversEveryByteOnceForRandomExtents) {
     std::mt19937 random(3);
     for (int round = 0; round < 300; round++) {
@@ -80,55 +59,6 @@ uint64_t place_of(const std::vector<char>& slot, uint64_t offset) {
     return reinterpret_cast<uint64_t>(slot.data()) + offset;
 }
 
-LaidOut lay_out_all(const StagedLoad& load, char* slot, uint64_t slot_bytes) {
-    LaidOut out;
-    const Piece piece = cut_piece(std::span<const StagedExtent>(load.extents), {}, slot_bytes);
-    EXPECT_TRUE(lay_out(load, piece, slot, slot_bytes, &out.commands, &out.requests).ok());
-    return out;
-}
-
-TEST(LayOut, MakesOneCommandOfNeighboursAndOneMoreForEachGap) {
-    Source source;
-    StagedLoad load;
-    load.extents = {{&source, 0, 1000, 10, 0, 0}, {&source, 50, 1010, 20, 0, 0}, {&source, 70, 1031, 5, 0, 0}};
-    std::vector<char> slot(4096);
-    const LaidOut out = lay_out_all(load, slot.data(), slot.size());
-    ASSERT_EQ(out.commands.size(), 2u);  // no extent covers the byte at 1030
-    EXPECT_EQ(out.commands[0].bytes, 30u);
-    EXPECT_EQ(out.commands[1].device, 1031u);
-    EXPECT_EQ(out.requests.size(), 3u);
-}
-
-TEST(LayOut, PartsCommandsWhereTheWaitsChange) {
-    Source source;
-    StagedLoad load;
-    load.waits = {7, 8};
-    load.extents = {{&source, 0, 0, 10, 0, 1}, {&source, 10, 10, 10, 1, 1}, {&source, 20, 20, 10, 1, 1}};
-    std::vector<char> slot(4096);
-    const LaidOut out = lay_out_all(load, slot.data(), slot.size());
-    ASSERT_EQ(out.commands.size(), 2u);
-    EXPECT_EQ(out.commands[1].bytes, 20u);
-    EXPECT_EQ(out.commands[1].other, place_of(slot, 10));
-    EXPECT_TRUE(out.commands[1].joins);  // once both waits were made
-}
-
-TEST(LayOut, PutsLargeReadsWhereADirectReadIsAligned) {
-    Source small, large;
-    large.direct_file = 5;
-    large.file_offset = 777;
-    StagedLoad load;
-    load.extents = {{&small, 0, 0, 100, 0, 0}, {&large, 1, 5000, 100000, 0, 0}};
-    std::vector<char> slot(128 << 10);
-    Piece piece = cut_piece(std::span<const StagedExtent>(load.extents), {}, 110000);
-    std::vector<Command> commands;
-    std::vector<ReadRequest> requests;
-    ASSERT_TRUE(lay_out(load, piece, slot.data(), slot.size(), &commands, &requests).ok());
-    EXPECT_EQ((commands.at(1).other - place_of(slot, 0)) % 4096, 778u);
-    // The layout stays dense if there is no spare room.
-    ASSERT_TRUE(lay_out(load, piece, slot.data(), piece.bytes, &commands, &requests).ok());
-    EXPECT_EQ(commands.at(1).other, place_of(slot, 100));
-}
-
 TEST(LayOut, NeverLeavesTheSlotNorOverlapsForRandomLoads) {
     std::mt19937 random(5);
     for (int round = 0; round < 500; round++) {
@@ -160,18 +90,6 @@ TEST(LayOut, NeverLeavesTheSlotNorOverlapsForRandomLoads) {
         for (const ReadRequest& request : requests) bytes += request.bytes;
         ASSERT_EQ(bytes, piece.bytes);
     }
-}
-
-TEST(LayOut, RefusesALoadThatContradictsItself) {
-    Source source;
-    std::vector<Command> commands;
-    std::vector<ReadRequest> requests;
-    char slot[64];
-    StagedLoad load;
-    load.extents = {{nullptr, 0, 0, 10, 0, 0}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
-    load.extents = {{&source, 0, 0, 10, 0xffffffff, 2}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
 }
 
 }  // namespace

@@ -171,18 +171,6 @@ protected:
         carrier_->look();
         answers_ = true;
     }
-    // An event that comes after all loads, and whether it has come.
-    sh_backend_event finish() {
-        sh_backend_event done = 0;
-        EXPECT_TRUE(device_->event_create(false, &done).ok());
-        EXPECT_TRUE(carrier_->finish(done).ok());
-        return done;
-    }
-    bool has_come(sh_backend_event event) {
-        uint32_t done = 0;
-        EXPECT_TRUE(device_->event_query(event, &done).ok());
-        return done;
-    }
     // The lane and the helper's copies stand still until the latch opens.
     void block(sh_stream stream, BackendDevice& device) {
         ASSERT_TRUE(device
@@ -196,15 +184,6 @@ protected:
     }
     // Long enough for copies that wait for nothing.
     static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
-    // The event comes only when the latch has opened, and then all bytes are there. Destroys it.
-    void expect_ones_with(sh_backend_event done) {
-        pause();
-        EXPECT_FALSE(has_come(done));
-        go_.count_down();
-        ASSERT_TRUE(device_->event_synchronize(done).ok());
-        EXPECT_EQ(count_of(1), kBytes);
-        EXPECT_TRUE(device_->event_destroy(done).ok());
-    }
 
     static inline std::atomic<bool> answers_ = true, mute_ = false, fails_once_ = false;
     static inline std::atomic<sh_backend_device*> helper_handle_ = nullptr;
@@ -223,71 +202,6 @@ TEST_F(HelpedCarrierTest, ALoadOverTwoLinksBringsEveryByte) {
     ASSERT_TRUE(carrier_->synchronize().ok());
     EXPECT_EQ(count_of(1), kBytes);
     EXPECT_EQ(carrier_->bytes_beside(), kBytes / 2);
-}
-
-TEST_F(HelpedCarrierTest, OneWayBringsAWholePiece) {
-    WaitSet waited;
-    Issued issued;
-    waited.clear(0);
-    sh_stream streams[2] = {carrier_->stream(), carrier_->stream()};
-    for (int half = 0; half < 2; half++) {
-        const Command command{Command::Kind::to_device,
-                              false,
-                              to_ + half * kBytes / 2,
-                              reinterpret_cast<uint64_t>(ones_.data()),
-                              kBytes / 2,
-                              {}};
-        const Cargo cargo = {{&command, 1}, {}, &waited, &issued, nullptr, true};
-        ASSERT_TRUE(carrier_->carry(0, &streams[half], cargo).ok());
-    }
-    EXPECT_EQ(streams[0], carrier_->stream());
-    EXPECT_EQ(streams[1], carrier_->relay(0).stream());
-    ASSERT_TRUE(carrier_->synchronize().ok());
-    EXPECT_EQ(count_of(1), kBytes);
-    EXPECT_EQ(carrier_->bytes_beside(), kBytes / 2);
-    EXPECT_EQ(issued.bytes, kBytes);
-}
-
-TEST_F(HelpedCarrierTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
-    block(carrier_->stream(), *device_);
-    load(ones_, false);
-    load(twos_, true);
-    pause();
-    go_.count_down();
-    ASSERT_TRUE(carrier_->synchronize().ok());
-    EXPECT_EQ(count_of(2), kBytes);
-}
-
-TEST_F(HelpedCarrierTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
-    block(carrier_->relay(0).streams().of_helper, *helper_);
-    load(ones_, true);
-    expect_ones_with(finish());
-}
-
-TEST_F(HelpedCarrierTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
-    block(carrier_->stream(), *device_);
-    load(ones_, true);
-    expect_ones_with(finish());
-}
-
-TEST_F(HelpedCarrierTest, WorkOnTheLaneComesAfterAJoin) {
-    block(carrier_->relay(0).streams().of_helper, *helper_);
-    load(ones_, true);
-    ASSERT_TRUE(carrier_->join().ok());
-    sh_backend_event done = 0;
-    ASSERT_TRUE(device_->event_create(false, &done).ok());
-    ASSERT_TRUE(device_->event_record(done, carrier_->stream()).ok());
-    expect_ones_with(done);
-}
-
-TEST_F(HelpedCarrierTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
-    block(carrier_->relay(0).streams().of_helper, *helper_);
-    load(ones_, true);
-    load(twos_, false);
-    pause();
-    go_.count_down();
-    ASSERT_TRUE(carrier_->synchronize().ok());
-    EXPECT_EQ(count_of(2), kBytes);
 }
 
 // What it has brought is right if the helper was asked since it copied that.
@@ -327,22 +241,6 @@ TEST_F(HelpedCarrierTest, TripsThatAreKnownStayRight) {
     EXPECT_EQ(carrier_->ask(first), Answer::right);
     EXPECT_EQ(carrier_->ask(last_), Answer::wrong);
     ASSERT_TRUE(carrier_->synchronize().ok());
-}
-
-// The event that tells of a trip may come before all of its copies are queued.
-TEST_F(HelpedCarrierTest, ATripUnderWayIsNotKnown) {
-    Trip early = 0;
-    ASSERT_TRUE(carrier_->begin(false, 0, &early).ok());
-    load(ones_, true);
-    ASSERT_TRUE(carrier_->synchronize().ok());
-    carrier_->look();
-    uint64_t bytes = 0;
-    ASSERT_TRUE(carry(twos_, early, &bytes).ok());
-    EXPECT_EQ(carrier_->end(early), early);
-    EXPECT_EQ(carrier_->ask(early), Answer::unknown);
-    ASSERT_TRUE(carrier_->synchronize().ok());
-    carrier_->look();
-    EXPECT_EQ(carrier_->ask(early), Answer::right);
 }
 
 // The trip under way when a failure is noted is wrong itself.

@@ -25,40 +25,6 @@ protected:
     std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>(*device_);
 };
 
-TEST_F(LaneTest, IsLentToOneAtATimeAndAgainToTheNext) {
-    sh_stream first = 0;
-    {
-        const Lane a = lend(Direction::to_device), b = lend(Direction::to_device);
-        EXPECT_NE(a.stream(), b.stream());
-        EXPECT_EQ(a.direction(), Direction::to_device);
-        EXPECT_EQ(fake_.streams(), 2u);
-        first = a.stream();
-    }
-    EXPECT_EQ(fake_.streams(), 2u);
-    const Lane c = lend(Direction::to_device), d = lend(Direction::to_device);
-    EXPECT_EQ(fake_.streams(), 2u);
-    EXPECT_TRUE(c.stream() == first || d.stream() == first);
-}
-
-TEST_F(LaneTest, OfOneDirectionIsNotLentForTheOther) {
-    const sh_stream to_device = lend(Direction::to_device).stream();
-    const Lane back = lend(Direction::to_host);
-    EXPECT_NE(back.stream(), to_device);
-    EXPECT_EQ(back.direction(), Direction::to_host);
-}
-
-TEST_F(LaneTest, MovesWithoutBeingGivenBack) {
-    Lane a = lend(Direction::to_device);
-    const sh_stream stream = a.stream();
-    Lane b = std::move(a);
-    EXPECT_FALSE(a.is_open());
-    EXPECT_EQ(b.stream(), stream);
-    const Lane other = lend(Direction::to_device);
-    EXPECT_NE(other.stream(), stream);
-    b = Lane();
-    EXPECT_EQ(lend(Direction::to_device).stream(), stream);
-}
-
 // An engine may go on with a capture that holds the library's copies, even after the library has given up its part of
 // the capture.
 TEST_F(LaneTest, IsNotLentWhileItsStreamTakesPartInACapture) {
@@ -103,13 +69,6 @@ TEST_F(LaneTest, ThreadsNeverHaveTheSameAtOnce) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(twice, 0u);
     EXPECT_LE(fake_.streams(), 4u);
-}
-
-TEST_F(LaneTest, KnowsTheRateOfEachDirection) {
-    EXPECT_EQ(lanes_->rate(Direction::to_device), 0);
-    lanes_->set_rate(Direction::to_device, 55.5);
-    EXPECT_EQ(lanes_->rate(Direction::to_device), 55.5);
-    EXPECT_EQ(lanes_->rate(Direction::to_host), 0);
 }
 
 }  // namespace

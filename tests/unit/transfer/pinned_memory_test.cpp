@@ -165,32 +165,6 @@ protected:
     uint64_t piece_ = 0;
 };
 
-TEST_F(ForeignPin, TakesNeighboursThatShareAPage) {
-    uint64_t other = 0;
-    ASSERT_TRUE(pin_foreign(*device_, memory_.data() + 10, 5001, &piece_).ok());
-    EXPECT_EQ(piece_, 5001u);
-    ASSERT_TRUE(pin_foreign(*device_, memory_.data() + 5011, 77, &other).ok());
-    EXPECT_EQ(fake_.pinned_bytes(), 5078u);  // exactly these bytes
-    unpin_foreign(*device_, memory_.data() + 10, 5001, piece_);
-    EXPECT_EQ(fake_.pinned_bytes(), 77u);
-    unpin_foreign(*device_, memory_.data() + 5011, 77, other);
-    EXPECT_EQ(fake_.registrations(), 0u);
-}
-
-TEST_F(ForeignPin, CountsTheSameMemoryAndRangesInsideIt) {
-    uint64_t again = 0, inside = 0;
-    ASSERT_TRUE(pin_foreign(*device_, memory_.data(), 9000, &piece_).ok());
-    ASSERT_TRUE(pin_foreign(*device_, memory_.data(), 9000, &again).ok());
-    ASSERT_TRUE(pin_foreign(*device_, memory_.data() + 100, 200, &inside).ok());
-    EXPECT_EQ(inside, 200u);
-    EXPECT_EQ(fake_.registrations(), 1u);
-    unpin_foreign(*device_, memory_.data(), 9000, piece_);
-    unpin_foreign(*device_, memory_.data(), 9000, again);
-    EXPECT_EQ(fake_.registrations(), 1u);
-    unpin_foreign(*device_, memory_.data() + 100, 200, inside);
-    EXPECT_EQ(fake_.registrations(), 0u);
-}
-
 TEST_F(ForeignPin, RefusesRangesThatOverlapInPart) {
     ASSERT_TRUE(pin_foreign(*device_, memory_.data() + 1000, 1000, &piece_).ok());
     uint64_t other = 0;

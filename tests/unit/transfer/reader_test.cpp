@@ -25,12 +25,6 @@ Source memory_source(uint32_t kind, const void* pointer, uint64_t bytes) {
     return source;
 }
 
-TEST(Reader, CopiesMemory) {
-    const auto bytes = random_bytes(300001, 1);
-    Reader reader;
-    expect_same(reader, memory_source(SH_SOURCE_POINTER, bytes.data(), bytes.size()), bytes, 0, 11);
-}
-
 TEST(Reader, RefusesRangesBeyondTheSource) {
     const auto bytes = random_bytes(100, 1);
     const Source source = memory_source(SH_SOURCE_POINTER, bytes.data(), 100);
@@ -48,24 +42,8 @@ TEST(Reader, RefusesRangesBeyondTheSource) {
 
 // Fills
 
-int32_t fill_ramp(void* buffer, uint64_t offset, uint64_t bytes, void*) {
-    for (uint64_t i = 0; i < bytes; i++) static_cast<char*>(buffer)[i] = static_cast<char>(offset + i);
-    return 0;
-}
 int32_t fill_throws(void*, uint64_t, uint64_t, void*) { throw std::runtime_error("out of paint"); }
 int32_t fill_throws_a_number(void*, uint64_t, uint64_t, void*) { throw 7; }
-
-TEST(Reader, CallsFillsForTheirRange) {
-    Source source;
-    source.kind = SH_SOURCE_FILL;
-    source.fill = fill_ramp;
-    source.bytes = 1000;
-    char buffer[10];
-    const ReadRequest request = {&source, 250, buffer, 10};
-    Reader reader;
-    ASSERT_TRUE(reader.read({&request, 1}).ok());
-    for (int i = 0; i < 10; i++) EXPECT_EQ(buffer[i], static_cast<char>(250 + i));
-}
 
 TEST(Reader, ReportsFillsThatFailOrThrow) {
     Source source;
@@ -92,12 +70,6 @@ class MappedSource : public testing::TestWithParam<bool> {
 protected:
     Reader reader_{ReaderOptions{.vm_read = GetParam()}};
 };
-
-TEST_P(MappedSource, ReadsTheSameBytes) {
-    TemporaryFile file(700001);
-    Mapping mapping(file.descriptor(), 700001);
-    expect_same(reader_, memory_source(SH_SOURCE_MAPPED, mapping.data(), 700001), file.bytes(), 0, 12);
-}
 
 TEST_P(MappedSource, AFileThatShrankIsAnErrorAndTheRestStaysReadable) {
     TemporaryFile file(100000);

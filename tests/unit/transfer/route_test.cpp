@@ -47,49 +47,6 @@ protected:
     Issued issued_;
 };
 
-TEST_F(RouteTest, CopiesEachWay) {
-    host_[7] = 'x';
-    memory_[100] = 'y';
-    const uint64_t to = reinterpret_cast<uint64_t>(host_.data() + 9);
-    ASSERT_TRUE(issue_all({to_device(0, 7, 1), {Kind::to_host, false, address(100), to, 1, {}}}).ok());
-    finish();
-    EXPECT_EQ(memory_[0], 'x');
-    EXPECT_EQ(host_[9], 'y');
-    EXPECT_EQ(issued_.commands, 2u);
-    EXPECT_EQ(issued_.bytes, 2u);
-}
-
-TEST_F(RouteTest, WaitsOnceForEachEvent) {
-    const auto events = make_events(3);
-    const int64_t before = fake_.calls("stream_wait_event");
-    ASSERT_TRUE(
-        issue_all({to_device(0, 0, 8, {0, 2}), to_device(100, 8, 8, {1, 2}), to_device(200, 16, 8, {0, 3})}, events)
-            .ok());
-    EXPECT_EQ(fake_.calls("stream_wait_event") - before, 3);
-    finish();
-}
-
-TEST_F(RouteTest, WaitsWithoutACopyAreMadeToo) {
-    const auto events = make_events(2);
-    const int64_t before = fake_.calls("stream_wait_event");
-    ASSERT_TRUE(issue_all({{.waits = {0, 2}}}, events).ok());
-    EXPECT_EQ(fake_.calls("stream_wait_event") - before, 2);
-    EXPECT_EQ(issued_.commands, 0u);
-}
-
-TEST_F(RouteTest, JoinsWhatNoNewWaitParts) {
-    const auto events = make_events(2);
-    ASSERT_TRUE(issue_all({to_device(0, 0, 8, {0, 1}), to_device(8, 8, 8, {0, 1}, true),
-                           to_device(16, 16, 8, {1, 1}, true), to_device(24, 24, 8, {0, 2}, true)},
-                          events)
-                    .ok());
-    EXPECT_EQ(issued_.commands, 2u);
-    EXPECT_EQ(issued_.bytes, 32u);
-    finish();
-    EXPECT_EQ(std::memcmp(memory_.data(), host_.data(), 32), 0);
-    EXPECT_EQ(memory_[32], 'd');
-}
-
 TEST_F(RouteTest, StopsAtTheFirstFailureAndTellsWhatWasIssued) {
     fake_.fail_call(2, false, "copy_to_device");
     EXPECT_EQ(issue_all({to_device(0, 0, 8), to_device(100, 0, 8), to_device(200, 0, 8)}).code(), SH_ERROR_BACKEND);

@@ -75,30 +75,5 @@ TEST_F(StagingOrder, AQueuedLoadIsTakenBack) {
     EXPECT_TRUE(a.outcome.wait().ok());
 }
 
-TEST_F(StagingOrder, LoadsThatAreTakenBackLeaveNothing) {
-    TestLoad& load = queue(10);
-    EXPECT_TRUE(engine_->cancel(load.load));
-    stagehand::test::allocations = 0;
-    stagehand::test::count_allocations = true;
-    for (int i = 0; i < 100; i++) {
-        EXPECT_TRUE(engine_->submit(load.load).ok());
-        EXPECT_TRUE(engine_->cancel(load.load));
-    }
-    stagehand::test::count_allocations = false;
-    EXPECT_EQ(stagehand::test::allocations, 0u);
-}
-
-TEST_F(StagingOrder, ALoadThatIsReadIsDropped) {
-    EXPECT_FALSE(engine_->cancel(blocker_.load));
-    EXPECT_EQ(blocker_.outcome.times(), 0);
-    latch_.open();
-    EXPECT_EQ(blocker_.outcome.wait().code(), SH_ERROR_CANCELLED);
-    synchronize();
-    EXPECT_EQ(memory_[0], kUntouched);
-    EXPECT_EQ(blocker_.load.issued_pieces, 0u);
-    blocker_.outcome.reset();
-    ASSERT_TRUE(engine_->submit(blocker_.load).ok());
-}
-
 }  // namespace
 }  // namespace stagehand::transfer

@@ -71,35 +71,6 @@ TEST_F(StagingStore, CopiesStraightIntoPinnedMemory) {
     ASSERT_TRUE(device_->host_unregister(host.data()).ok());
 }
 
-TEST_F(StagingStore, MixesStraightAndStagedExtents) {
-    make_engine(2);
-    fill_device(40 * kPiece, 1);
-    std::vector<char> pinned(20 * kPiece), plain(20 * kPiece);
-    ASSERT_TRUE(device_->host_register(pinned.data(), pinned.size()).ok());
-    TestStore store;
-    for (uint64_t i = 0; i < 20; i++) {
-        aim_store(store, 2 * i * kPiece, pinned.data() + i * kPiece, kPiece);
-        aim_store(store, (2 * i + 1) * kPiece, plain.data() + i * kPiece, kPiece);
-    }
-    fake_.refused_destination = pinned.data() + 3 * kPiece;  // pinned, and refused all the same
-    ASSERT_TRUE(engine_->submit(store.store).ok());
-    EXPECT_TRUE(store.outcome.wait().ok());
-    for (uint64_t i = 0; i < 20; i++) {
-        EXPECT_EQ(std::memcmp(pinned.data() + i * kPiece, memory_.data() + 2 * i * kPiece, kPiece), 0) << i;
-        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0) << i;
-    }
-    ASSERT_TRUE(device_->host_unregister(pinned.data()).ok());
-}
-
-TEST_F(StagingStore, AnEmptyStoreFinishes) {
-    make_engine(1);
-    TestStore store;
-    store.store.stream = down_;
-    ASSERT_TRUE(engine_->submit(store.store).ok());
-    EXPECT_TRUE(store.outcome.wait().ok());
-    EXPECT_EQ(store.reads, 1);
-}
-
 TEST_F(StagingStore, BlockedStoresLeaveSlotsForLoads) {
     make_engine(1, 6 * (kPiece + 4096));
     const auto bytes = random_bytes(20 * kPiece, 1);
@@ -123,22 +94,6 @@ TEST_F(StagingStore, BlockedStoresLeaveSlotsForLoads) {
     latch.open();
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(std::memcmp(host.data(), memory_.data() + 50 * kPiece, host.size()), 0);
-}
-
-TEST_F(StagingStore, NothingToCopyNeedsNoSlot) {
-    make_engine(1, 6 * (kPiece + 4096));
-    make_memory(30 * kPiece);
-    Latch latch;
-    TestStore blocked, empty;
-    std::vector<char> host(30 * kPiece);
-    ASSERT_NO_FATAL_FAILURE(take_all_slots(blocked, host, latch));
-    for (int i = 0; i < 3; i++) aim_store(empty, 0, host.data(), 0);
-    empty.store.deadline_ns = 5;
-    ASSERT_TRUE(engine_->submit(empty.store).ok());
-    expect_to_end_alone(empty, blocked);
-    latch.open();
-    EXPECT_TRUE(empty.outcome.wait().ok());
-    EXPECT_TRUE(blocked.outcome.wait().ok());
 }
 
 // What is left is empty, so that the store ends although the slots are all in use.

@@ -100,44 +100,6 @@ void expect_once(const Tensor& tensor, const std::vector<PackedExtent>& extents,
     EXPECT_TRUE(written(tensor, extents, room, batches, device) == wanted);
 }
 
-TEST(Batches, WholeTensorsNeedNoScratch) {
-    const Tensor tensor(5 * codec::kChunkElements + 100);
-    Batches batches;
-    const std::vector<PackedExtent> extents = {tensor.extent(0, tensor.segment.bytes)};
-    cut_batches(extents, kChunk, &batches);
-    EXPECT_EQ(batches.list.size(), 5u);  // the last chunk is small
-    EXPECT_TRUE(std::ranges::none_of(batches.unpackings, &Unpacking::through_scratch));
-    expect_once(tensor, extents, kChunk);
-    cut_batches(extents, 16 * kChunk, &batches);
-    EXPECT_EQ(batches.list.size(), 1u);
-    EXPECT_EQ(batches.unpackings.size(), 1u);
-}
-
-// An extent that is free early is brought before its neighbour, and the chunk between both comes once, with the later.
-TEST(Batches, ChunksBetweenExtentsComeOnce) {
-    const Tensor tensor(6 * codec::kChunkElements);
-    const uint64_t border = 3 * kChunk + 1000;
-    const std::vector<PackedExtent> extents = {tensor.extent(border, 6 * kChunk, 0), tensor.extent(0, border, 1)};
-    Batches batches;
-    cut_batches(extents, 16 * kChunk, &batches);
-    ASSERT_EQ(batches.list.size(), 2u);
-    EXPECT_EQ(batches.list[0].chunk, 4u);
-    EXPECT_EQ(batches.list[1].chunk, 0u);
-    EXPECT_EQ(batches.list[1].chunks, 4u);
-    EXPECT_EQ(batches.list[1].extents, 2u);
-    EXPECT_TRUE(std::ranges::none_of(batches.unpackings, &Unpacking::through_scratch));
-    expect_once(tensor, extents, 16 * kChunk);
-}
-
-TEST(Batches, PlacesThatAreNoMultipleOf16GoThroughScratch) {
-    const Tensor tensor(2 * codec::kChunkElements, 6);
-    const std::vector<PackedExtent> extents = {tensor.extent(0, tensor.segment.bytes, 0, kDevice + 2)};
-    Batches batches;
-    cut_batches(extents, 4 * kChunk, &batches);
-    EXPECT_TRUE(std::ranges::all_of(batches.unpackings, &Unpacking::through_scratch));
-    expect_once(tensor, extents, 4 * kChunk, kDevice + 2);
-}
-
 TEST(Batches, RandomExtents) {
     const Tensor tensor(7 * codec::kChunkElements + 4321, 2 * 77);
     std::mt19937_64 random(3);
