@@ -153,40 +153,6 @@ private:
     struct rlimit before_ = {};
 };
 
-TEST_F(OccupancyFile, ManyAllocationsShareAFile) {
-    open();
-    std::vector<uint64_t> addresses;
-    for (uint64_t i = 0; i < 20; i++) addresses.push_back(filled(i, 2 * kMiB, i % 2 ? "a" : "b", SH_CONTENTS_FILE));
-    const FewDescriptors few(15);
-    for (uint64_t cycle = 0; cycle < 8; cycle++) {
-        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-        options.folder = folder_.c_str();
-        options.tag_count = 1;
-        for (const char* const tag : {"a", "b"}) {  // in calls of their own
-            options.tags = &tag;
-            SUCCEEDS(sh_pause(device_, &options, nullptr));
-        }
-        EXPECT_EQ(info().file_bytes, 40 * kMiB);
-        SUCCEEDS(resume());
-        for (uint64_t i = 0; i < 20; i++) EXPECT_EQ(read(addresses[i], 2 * kMiB), contents(i, 2 * kMiB)) << i;
-        const uint64_t changed = cycle * 7 % 20;
-        SUCCEEDS(sh_free(device_, addresses[changed]));
-        addresses[changed] = filled(changed, 2 * kMiB, changed % 2 ? "a" : "b", SH_CONTENTS_FILE);
-    }
-}
-
-// Contents move to the folder that a later pause names.
-TEST_F(OccupancyFile, TheFolderMayChange) {
-    open();
-    const uint64_t address = filled(1, 4 * kMiB, "a", SH_CONTENTS_FILE);
-    SUCCEEDS(pause_to(folder_));
-    SUCCEEDS(resume());
-    EXPECT_REFUSED(pause_to(folder_ + "/missing"), SH_ERROR_IO, "/missing");
-    SUCCEEDS(pause_to(testing::TempDir()));
-    SUCCEEDS(resume());
-    EXPECT_EQ(read(address, 4 * kMiB), contents(1, 4 * kMiB));
-}
-
 // A process that was killed at the wrong moment may have left the name of its file.
 TEST_F(OccupancyFile, FilesOfKilledProcessesAreRemoved) {
     open();

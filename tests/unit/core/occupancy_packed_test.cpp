@@ -7,11 +7,6 @@ namespace {
 
 using codec::FloatFormat;
 
-std::vector<uint8_t> part_of(const std::vector<uint8_t>& all, uint64_t offset) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(offset);
-    return {begin, begin + static_cast<std::ptrdiff_t>(kPart)};
-}
-
 class OccupancyPacked : public PausingTest {
 protected:
     static std::vector<uint8_t> weights(FloatFormat format, uint64_t bytes, uint32_t seed) {
@@ -108,52 +103,6 @@ TEST_F(OccupancyPacked, contents_are_read_while_they_are_away) {
     }
 }
 
-TEST_F(OccupancyPacked, a_pause_names_another_format_than_the_one_before) {
-    open("capacity=64MiB;largest_handle=16MiB;poison=1");  // pages that were packed lie beside others
-    constexpr uint64_t kBytes = 3 * kPart;
-    const uint64_t plain = filled(1, kBytes), packed = alloc_of(FloatFormat::f16, kBytes);
-    std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 4);
-    write(packed, truth);
-    cycle(2 * kBytes, kBytes, kBytes);                          // as the allocations say
-    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_BF16);  // no page may stay as it was
-    cycle(0, 0, 2 * kBytes, SH_FORMAT_BF16);
-    truth[kPart] ^= 1;
-    write(packed, truth);
-    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_F32);  // fewer headers
-    truth[kPart] ^= 2;
-    write(packed, truth);
-    cycle(2 * kBytes, 2 * kBytes, 2 * kBytes, SH_FORMAT_F8_E5M2);  // more headers
-    truth[kPart] ^= 4;
-    write(packed, truth);
-    cycle(kBytes, kBytes, 2 * kBytes);  // f16 again, and what has no format stays where it is
-    EXPECT_EQ(read(packed, kBytes), truth);
-    EXPECT_EQ(read(plain, kBytes), contents(1, kBytes));
-    write(plain + kPart, contents(2, kPart));
-    cycle(kPart, 0, 2 * kBytes - kPart);
-    EXPECT_EQ(read(plain, kPart), part_of(contents(1, kBytes), 0));
-    EXPECT_EQ(read(plain + kPart, kPart), contents(2, kPart));
-    EXPECT_EQ(read(plain + 2 * kPart, kPart), part_of(contents(1, kBytes), 2 * kPart));
-}
-
-TEST_F(OccupancyPacked, host_memory_is_pinned_for_what_is_packed) {
-    open();
-    constexpr uint64_t kBytes = 3 * kPart;
-    const uint64_t address = alloc_of(FloatFormat::bf16, kBytes);
-    std::vector<uint8_t> truth = weights(FloatFormat::bf16, kBytes, 5);
-    write(address, truth);
-    cycle(kBytes, kBytes, kBytes);
-    truth[0] ^= 1;
-    write(address, truth);
-    SUCCEEDS(sh_occupancy_trim(device_, nullptr));
-    cycle(kBytes, 0, 0, 0, SH_OCCUPANCY_UNPINNED);
-    truth[kPart] ^= 1;
-    write(address, truth);
-    cycle(kBytes, kBytes, kBytes);  // the memory that was not pinned has no headers
-    EXPECT_EQ(info().pinned_bytes, kBytes + kBytes / 1024);
-    cycle(0, 0, kBytes);
-    EXPECT_EQ(read(address, kBytes), truth);
-}
-
 // The device packs into host memory by itself.
 TEST_F(OccupancyPacked, contents_leave_as_they_are_if_the_system_pins_no_more) {
     open("capacity=64MiB;poison=1;pin_limit=16MiB");
@@ -166,30 +115,6 @@ TEST_F(OccupancyPacked, contents_leave_as_they_are_if_the_system_pins_no_more) {
     write(large, truth);
     cycle(kBytes, 0, kPart);
     EXPECT_EQ(read(large, kBytes), truth);
-}
-
-TEST_F(OccupancyPacked, a_file_keeps_contents_as_they_are) {
-    open();
-    const uint64_t address = alloc_of(FloatFormat::bf16, kPart);
-    const std::vector<uint8_t> truth = weights(FloatFormat::bf16, kPart, 6);
-    write(address, truth);
-    auto change = sh_sized<sh_occupancy_change>();
-    SUCCEEDS(pause({}, 0, SH_CONTENTS_FILE, &change));
-    EXPECT_EQ(change.packed_bytes, 0u);
-    SUCCEEDS(resume());
-    EXPECT_EQ(read(address, kPart), truth);
-}
-
-TEST_F(OccupancyPacked, what_was_prepared_is_what_a_pause_uses) {
-    open();
-    const uint64_t address = alloc_of(FloatFormat::f8_e4m3, 2 * kPart);
-    const std::vector<uint8_t> truth = contents(7, 2 * kPart);
-    write(address, truth);
-    SUCCEEDS(prepare());
-    while (info().pinned_bytes < 2 * kPart + 2 * kPart / 512) std::this_thread::yield();
-    cycle(2 * kPart, 2 * kPart, 2 * kPart);
-    EXPECT_EQ(info().pinned_bytes, 2 * kPart + 2 * kPart / 512);
-    EXPECT_EQ(read(address, 2 * kPart), truth);
 }
 
 // What is packed has headers, too.
@@ -214,45 +139,6 @@ TEST_F(OccupancyPacked, a_limit_of_host_memory_holds_the_same_contents_each_time
         }
     }
     for (const uint64_t address : {first, second}) EXPECT_EQ(read(address, kPart), contents(address, kPart));
-}
-
-TEST_F(OccupancyPacked, a_preparation_with_another_format_loses_nothing) {
-    open();
-    const uint64_t packed = alloc_of(FloatFormat::bf16, 2 * kPart), plain = filled(1, kPart);
-    write(packed, contents(2, 2 * kPart));
-    cycle(3 * kPart, 2 * kPart, 2 * kPart);
-    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-    options.flags = SH_OCCUPANCY_PREPARE;
-    for (const uint32_t format : {SH_FORMAT_F32, SH_FORMAT_F8_E4M3}) {
-        options.format = format;
-        SUCCEEDS(sh_pause(device_, &options, nullptr));
-        cycle(0, 0, 2 * kPart);
-    }
-    EXPECT_EQ(read(packed, 2 * kPart), contents(2, 2 * kPart));
-    EXPECT_EQ(read(plain, kPart), contents(1, kPart));
-}
-
-TEST_F(OccupancyPacked, memory_that_is_not_pinned_needs_no_headers) {
-    open();
-    const uint64_t address = filled(1, kPart);
-    cycle(kPart, 0, 0);
-    cycle(0, 0, 0, SH_FORMAT_BF16, SH_OCCUPANCY_UNPINNED);  // its copy stays
-    EXPECT_EQ(info().host_bytes, kPart);
-    EXPECT_EQ(read(address, kPart), contents(1, kPart));
-}
-
-TEST_F(OccupancyPacked, small_allocations_of_one_format_share_chunks) {
-    open();
-    const uint64_t a = alloc_of(FloatFormat::bf16, 1000), b = alloc_of(FloatFormat::f32, 1000),
-                   c = alloc_of(FloatFormat::bf16, 1000), d = alloc(1000);
-    EXPECT_EQ(a / kPart, c / kPart);
-    EXPECT_NE(a / kPart, b / kPart);
-    EXPECT_NE(a / kPart, d / kPart);
-    for (const uint64_t address : {a, b, c, d}) write(address, contents(address, 1000));
-    cycle(3 * kPart, 2 * kPart, 2 * kPart);
-    for (const uint64_t address : {a, b, c, d}) EXPECT_EQ(read(address, 1000), contents(address, 1000));
-    for (const uint64_t address : {a, b, c, d}) SUCCEEDS(sh_free(device_, address));
-    EXPECT_EQ(info().device_bytes, 0u);
 }
 
 TEST_F(OccupancyPacked, a_format_that_is_none_is_named) {

@@ -92,24 +92,6 @@ TEST_F(OccupancyRuntime, ARuntimeHasATagOfItsOwn) {
     copied(*a);
 }
 
-TEST_F(OccupancyRuntime, RuntimesOfOneNameHaveOneTag) {
-    TestDevice device({.budget_bytes = 60 * kPage});
-    auto a = make(device, 4, "same");
-    copied(*a, 2);
-    SUCCEEDS(pause(device));
-    auto b = make(device, 4, "same");
-    copied(*b, 2);
-    EXPECT_EQ(info(device, "runtime:same").state, SH_OCCUPANCY_MIXED + 0u);
-    SUCCEEDS(pause(device, {"runtime:same"}));
-    EXPECT_EQ(info(device, "runtime:same").state, SH_OCCUPANCY_RELEASED + 0u);
-    SUCCEEDS(resume(device, {"runtime:same"}));
-    copied(*a);
-    copied(*b);
-    const std::string name(70, 'n');
-    auto c = make(device, 1, name.c_str());
-    EXPECT_EQ(info(device, ("runtime:" + name).substr(0, 63).c_str()).bytes, kBlock);
-}
-
 TEST_F(OccupancyRuntime, AReleasedRuntimeSaysWhatToDo) {
     TestDevice device;
     auto a = make(device, 6, "a");
@@ -170,28 +152,6 @@ TEST_F(OccupancyRuntime, AnEngineThatUsesTheMemoryRefusesThePause) {
     copied(*b);
 }
 
-// BUSY would let a thread wait for its own view.
-TEST_F(OccupancyRuntime, AThreadThatHoldsAViewIsToldSoWhateverOthersHold) {
-    TestDevice device;
-    auto b = make(device, 6, "b");
-    copied(*b, 2);
-    const auto acquire = [&] { b->acquire(0); };
-    const auto release = [&] { b->release(0); };
-    acquire();
-    std::thread([&] {
-        acquire();
-        EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "both hold a view";
-        release();
-        EXPECT_EQ(pause(device), SH_ERROR_BUSY) << "the other one has its view yet";
-    }).join();
-    EXPECT_EQ(pause(device), SH_ERROR_INVALID_STATE) << "only its own view is left";
-    std::thread(acquire).join();
-    release();
-    EXPECT_EQ(pause(device), SH_ERROR_BUSY);
-    release();  // on another thread than the acquire
-    SUCCEEDS(pause(device));
-}
-
 TEST_F(OccupancyRuntime, WhatIsDirtyGoesToItsSourceFirst) {
     SoloModel model({}, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE), forward(4));
     model.begin_step();
@@ -201,19 +161,6 @@ TEST_F(OccupancyRuntime, WhatIsDirtyGoesToItsSourceFirst) {
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     SUCCEEDS(resume(model.test_device()));
     SUCCEEDS(model.step(forward(4)));
-}
-
-TEST_F(OccupancyRuntime, ItsBlocksAreOnTheirWayAfterAResume) {
-    TestDevice device;
-    auto a = make(device, 6, "a");
-    copied(*a, 2);
-    SUCCEEDS(pause(device));
-    const uint64_t before = a->stats().bytes_to_device;
-    SUCCEEDS(resume(device));
-    SUCCEEDS(sh_runtime_synchronize(a->runtime()));
-    EXPECT_EQ(a->stats().bytes_to_device - before, 6 * kBlock);
-    EXPECT_EQ(present(*a), 6 * kBlock);
-    EXPECT_EQ(copied(*a), 0u);
 }
 
 TEST_F(OccupancyRuntime, AResumeWithoutRoomLeavesEverythingReleased) {
@@ -230,43 +177,6 @@ TEST_F(OccupancyRuntime, AResumeWithoutRoomLeavesEverythingReleased) {
     SUCCEEDS(sh_protect_blocks(a->runtime(), all, 4, nullptr));
     SUCCEEDS(resume(device));
     copied(*a);
-}
-
-// A source may lie in memory of sh_alloc(), which is not there before its own contents are.
-TEST_F(OccupancyRuntime, MemoryOfEnginesMayBeTheSourceOfBlocks) {
-    if (!on_host_backend()) GTEST_SKIP() << "the test writes device memory";
-    TestDevice device({.budget_bytes = 60 * kPage});
-    uint64_t weights = 0;
-    SUCCEEDS(sh_alloc(device.get(), 8 * kBlock, nullptr, &weights));
-    const std::vector<uint8_t> truth = contents_of(3, 1, 8 * kBlock);
-    std::memcpy(reinterpret_cast<void*>(weights), truth.data(), truth.size());
-    sh_runtime* runtime = nullptr;
-    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
-    sh_block blocks[2] = {};
-    for (int i = 0; i < 2; i++) {
-        sh_segment source = SH_SEGMENT_INIT;
-        source.kind = SH_SOURCE_DEVICE;
-        source.pointer = reinterpret_cast<void*>(weights + i * 4 * kBlock);
-        source.bytes = 4 * kBlock;
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.segments = &source;
-        desc.segment_count = 1;
-        desc.bytes = 4 * kBlock;
-        SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
-    }
-    for (int cycle = 0; cycle < 3; cycle++) {
-        SUCCEEDS(sh_step_begin(runtime, nullptr));
-        for (int i = 0; i < 2; i++) {
-            sh_view view = held_view(runtime, blocks[i]);
-            EXPECT_EQ(std::memcmp(view.address, truth.data() + i * 4 * kBlock, 4 * kBlock), 0);
-            let_go(runtime, blocks[i]);
-        }
-        SUCCEEDS(sh_step_end(runtime));
-        SUCCEEDS(pause(device));
-        EXPECT_EQ(device.memory().used_bytes, 0u);
-        SUCCEEDS(resume(device));
-    }
-    sh_runtime_destroy(runtime);
 }
 
 // Engines that run, pause and end at any moment: every call has one of the statuses that it promises.

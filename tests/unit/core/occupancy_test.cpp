@@ -192,64 +192,6 @@ TEST_F(OccupancyTest, SmallAllocationsShareMemory) {
     EXPECT_EQ(info("small").device_bytes, 2 * kMiB);
 }
 
-// The driver takes as long for a small handle as for a large one.
-TEST_F(OccupancyTest, ManyAllocationsHaveFewHandles) {
-    open("capacity=512MiB;largest_handle=256MiB", 400 * kMiB);
-    constexpr uint64_t kCount = 80, kBytes = 2 * kMiB;
-    std::vector<uint64_t> addresses;
-    for (uint64_t i = 0; i < kCount; i++) addresses.push_back(filled(i, kBytes - 100 * i));
-    EXPECT_LE(on_device().pages, 64 + kCount / 8) << "memory of their own is for the first ones only";
-    EXPECT_LE(info().device_bytes, kCount * kBytes * 5 / 4);
-    auto change = sh_sized<sh_occupancy_change>();
-    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &change));
-    EXPECT_LE(change.copied_bytes, kCount * kBytes + 10 * kPart) << "what no allocation has was copied";
-    SUCCEEDS(resume());
-    for (uint64_t i = 0; i < kCount; i++)
-        ASSERT_EQ(read(addresses[i], kBytes - 100 * i), contents(i, kBytes - 100 * i)) << i;
-
-    // What was freed leaves no more, and is used again.
-    for (uint64_t i = 1; i < kCount; i += 2) SUCCEEDS(sh_free(device_, addresses[i]));
-    const uint64_t held = info().device_bytes;
-    SUCCEEDS(pause({}, SH_OCCUPANCY_COPY_ALL, SH_CONTENTS_DEFAULT, &change));
-    EXPECT_LE(change.copied_bytes, kCount / 2 * kBytes + 30 * kPart);
-    SUCCEEDS(resume());
-    addresses[1] = filled(7, kMiB);
-    EXPECT_EQ(info().device_bytes, held);
-    SUCCEEDS(pause());
-    SUCCEEDS(resume());
-    EXPECT_EQ(read(addresses[1], kMiB), contents(7, kMiB));
-    EXPECT_EQ(read(addresses[2], kBytes - 200), contents(2, kBytes - 200));
-}
-
-// One large allocation does not make a chunk for small ones large.
-TEST_F(OccupancyTest, LargeAllocationsDoNotCountForChunks) {
-    open("capacity=512MiB;largest_handle=256MiB", 300 * kMiB);
-    alloc(200 * kMiB);
-    alloc(1000);
-    EXPECT_EQ(info().device_bytes, 202 * kMiB);
-}
-
-// 16 GiB of 1 MiB each, on a device without contents.
-TEST_F(OccupancyTest, ManySmallAllocationsWasteLittle) {
-    open("capacity=64GiB", uint64_t(32) << 30, "sim");
-    constexpr uint64_t kCount = 16'384;
-    for (uint64_t i = 0; i < kCount; i++) ASSERT_NE(alloc(kMiB), 0u);
-    EXPECT_LE(info().device_bytes, kCount * kMiB + 512 * kMiB);
-    EXPECT_EQ(info().bytes, kCount * kMiB);
-    const uint64_t held = info().device_bytes;
-    auto out = sh_sized<sh_occupancy_change>(), back = sh_sized<sh_occupancy_change>();
-    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &out));
-    EXPECT_EQ(memory().free_bytes, memory().total_bytes);
-    SUCCEEDS(resume({}, 0, &back));
-    EXPECT_EQ(info().host_bytes, 0u) << "there are no contents to keep";
-    EXPECT_EQ(info().device_bytes, held);
-    // The copies take the link's time, and nothing else does.
-    const double least = static_cast<double>(held) / 55.5;
-    EXPECT_GE(static_cast<double>(out.ns), 0.999 * least);
-    EXPECT_LE(static_cast<double>(out.ns), 1.01 * least);
-    EXPECT_LE(static_cast<double>(back.ns), 1.01 * least);
-}
-
 TEST_F(OccupancyTest, HostMemoryIsKeptUntilItIsTrimmed) {
     open();
     filled(1, 3 * kMiB);
@@ -282,18 +224,6 @@ TEST_F(OccupancyTest, MemoryThatCannotBePinnedServesToo) {
     EXPECT_EQ(info().host_bytes, 5 * kMiB);
     SUCCEEDS(resume());
     EXPECT_EQ(read(address, 5 * kMiB), contents(1, 5 * kMiB));
-}
-
-TEST_F(OccupancyTest, ResumingNeverTakesMoreThanTheFootprint) {
-    open();
-    filled(1, 21 * kMiB);
-    filled(2, 3 * kMiB, nullptr, SH_CONTENTS_ZERO);
-    for (int cycle = 0; cycle < 2; cycle++) {
-        SUCCEEDS(pause());
-        SUCCEEDS(resume());
-    }
-    EXPECT_EQ(on_device().peak_bytes, 24 * kMiB);
-    EXPECT_EQ(memory().peak_bytes, 24 * kMiB);
 }
 
 TEST_F(OccupancyTest, DevicesWithoutPagesAllocateButDoNotPause) {
@@ -371,25 +301,6 @@ TEST_F(OccupancyTest, PauseWaitsForWorkInFlight) {
     EXPECT_EQ(info("weights").state, uint32_t(SH_OCCUPANCY_RELEASED));
     SUCCEEDS(resume({"weights"}));
     EXPECT_EQ(read(writer.address, kMiB), std::vector<uint8_t>(kMiB, 0x5a));
-    sh_stream_destroy(device_, stream);
-}
-
-TEST_F(OccupancyTest, FreeWaitsForWorkInFlight) {
-    open();
-    LateWriter writer;
-    writer.address = filled(1, 3 * kMiB);
-    sh_stream stream = 0;
-    SUCCEEDS(sh_stream_create(device_, &stream));
-    SUCCEEDS(sh_stream_launch(device_, stream, LateWriter::run, &writer, 0));
-    std::atomic<bool> freed{false};
-    std::thread frees([&] {
-        EXPECT_SUCCEEDS(sh_free(device_, writer.address));
-        freed = true;
-    });
-    EXPECT_EQ(read(writer.address + kMiB, kMiB).size(), kMiB) << "it is still mapped";
-    writer.go = true;  // a call that did not wait would end the process at the write
-    frees.join();
-    EXPECT_TRUE(freed);
     sh_stream_destroy(device_, stream);
 }
 

@@ -48,22 +48,6 @@ TEST_F(OccupancyUnchanged, EveryMixOfPages) {
     }
 }
 
-// The last pages of an allocation are smaller, and small allocations share theirs.
-TEST_F(OccupancyUnchanged, SizesThatAreNoMultiples) {
-    open("capacity=64MiB;granularity=64KiB;poison=1");
-    constexpr uint64_t kBytes = 3 * kPart + 7 * 65536;
-    const uint64_t address = filled(1, kBytes), small = filled(2, 1000);
-    expect_cycle(kBytes + kPart, 0);
-    std::vector<uint8_t> truth = contents(1, kBytes);
-    truth[kBytes - 1] ^= 0x80;  // in a page of 64 KiB
-    write(address, truth);
-    expect_cycle(65536, kBytes + kPart - 65536);
-    write(small, contents(3, 1000));
-    expect_cycle(kPart, kBytes);
-    EXPECT_EQ(read(address, kBytes), truth);
-    EXPECT_EQ(read(small, 1000), contents(3, 1000));
-}
-
 TEST_F(OccupancyUnchanged, TheCallerMayHaveEverythingCopied) {
     open();
     const uint64_t address = filled(1, 3 * kPart);
@@ -74,43 +58,6 @@ TEST_F(OccupancyUnchanged, TheCallerMayHaveEverythingCopied) {
     expect_cycle(3 * kPart, 0);
     expect_cycle(0, 3 * kPart);
     EXPECT_EQ(read(address, 3 * kPart), contents(1, 3 * kPart));
-}
-
-TEST_F(OccupancyUnchanged, TheCopyGoesWithTheHostMemory) {
-    open();
-    const uint64_t address = filled(1, 2 * kPart);
-    expect_cycle(2 * kPart, 0);
-    uint64_t freed = 0;
-    SUCCEEDS(sh_occupancy_trim(device_, &freed));
-    EXPECT_EQ(freed, 2 * kPart);
-    expect_cycle(2 * kPart, 0);
-    SUCCEEDS(pause());
-    SUCCEEDS(sh_occupancy_trim(device_, &freed));
-    EXPECT_EQ(freed, 0u) << "it is all there is of the contents";
-    SUCCEEDS(resume());
-    EXPECT_EQ(read(address, 2 * kPart), contents(1, 2 * kPart));
-    // Memory that is new has no copy, also at the same address, where the system puts it unless another thread was
-    // faster.
-    SUCCEEDS(sh_free(device_, address));
-    filled(2, 2 * kPart);
-    expect_cycle(2 * kPart, 0);
-}
-
-// What the device has is compared with the copy, whatever happened in between.
-TEST_F(OccupancyUnchanged, ContentsThatWereLostMayComeBackByTheEngine) {
-    open();
-    const uint64_t address = filled(1, 2 * kPart);
-    expect_cycle(2 * kPart, 0);
-    SUCCEEDS(pause({}, 0, SH_CONTENTS_ZERO));
-    SUCCEEDS(resume());
-    EXPECT_EQ(read(address, 2 * kPart), std::vector<uint8_t>(2 * kPart, 0));
-    write(address + kPart, read(address, 100));
-    std::vector<uint8_t> truth = contents(1, 2 * kPart);
-    truth.resize(kPart);
-    write(address, truth);
-    expect_cycle(kPart, kPart);
-    EXPECT_EQ(read(address, kPart), truth);
-    EXPECT_EQ(read(address + kPart, kPart), std::vector<uint8_t>(kPart, 0));
 }
 
 TEST_F(OccupancyUnchanged, ConstantContentsAreNotEvenComparedAgain) {
@@ -133,24 +80,6 @@ TEST_F(OccupancyUnchanged, ConstantContentsAreNotEvenComparedAgain) {
     write(other, contents(3, kPart));
     expect_cycle(3 * kPart, 0);
     EXPECT_EQ(read(fixed, 2 * kPart), contents(5, 2 * kPart));
-}
-
-TEST_F(OccupancyUnchanged, SmallConstantContentsShareNoMemoryWithOthers) {
-    open();
-    const uint64_t changing = filled(1, 1000), first = constant(2, 1000);
-    expect_cycle(2 * kPart, 0);
-    write(changing, contents(3, 1000));
-    expect_cycle(kPart, kPart);
-    const uint64_t second = constant(4, 1000);
-    EXPECT_EQ(second / kPart, first / kPart) << "they share a chunk";
-    expect_cycle(kPart, kPart);
-    EXPECT_EQ(read(changing, 1000), contents(3, 1000));
-    EXPECT_EQ(read(first, 1000), contents(2, 1000));
-    EXPECT_EQ(read(second, 1000), contents(4, 1000));
-    sh_alloc_options wrong = SH_ALLOC_OPTIONS_INIT;
-    wrong.flags = 2;
-    uint64_t address = 0;
-    EXPECT_EQ(sh_alloc(device_, 1, &wrong, &address), SH_ERROR_INVALID_ARGUMENT);
 }
 
 }  // namespace

@@ -54,56 +54,6 @@ TEST_F(OccupancyUnused, WholePagesStayOutOfHostMemory) {
     EXPECT_EQ(read(other, kPart), contents(2, kPart));
 }
 
-TEST_F(OccupancyUnused, PlacesInHostMemoryGoToOtherPages) {
-    open("capacity=64MiB;granularity=64KiB;poison=1");
-    constexpr uint64_t kTail = 3 * 65536, kBytes = 4 * kPart + kTail;
-    const uint64_t address = filled(1, kBytes);
-    const std::vector<uint8_t> truth = contents(1, kBytes);
-    const auto part = [&](uint64_t i) { return sh_memory_range{address + i * kPart, kPart}; };
-    const auto expect_part = [&](uint64_t i) {
-        const uint64_t bytes = i == 4 ? kTail : kPart;
-        EXPECT_EQ(read(address + i * kPart, bytes), contents_at(truth, i * kPart, bytes)) << "part " << i;
-    };
-    const auto rewrite = [&](uint64_t i) { write(address + i * kPart, contents_at(truth, i * kPart, kPart)); };
-    expect_cycle({part(1), part(2)}, kBytes - 2 * kPart, kBytes - 2 * kPart, 0);
-    for (const uint64_t i : {0, 3, 4}) expect_part(i);
-    // One page gives its place to another. What stays is not copied again.
-    rewrite(1);
-    expect_cycle({part(0), part(2)}, kBytes - 2 * kPart, kPart, kPart + kTail);
-    for (const uint64_t i : {1, 3, 4}) expect_part(i);
-    // Fewer pages need no new memory.
-    expect_cycle({part(0), part(1), part(2)}, kBytes - 2 * kPart, 0, kPart + kTail);
-    for (const uint64_t i : {3, 4}) expect_part(i);
-    // More pages do: everything is copied.
-    for (const uint64_t i : {0, 1, 2}) rewrite(i);
-    expect_cycle({}, kBytes, kBytes, 0);
-    for (const uint64_t i : {0, 1, 2, 3, 4}) expect_part(i);
-    expect_cycle({}, kBytes, 0, kBytes);
-    for (const uint64_t i : {0, 1, 2, 3, 4}) expect_part(i);
-}
-
-TEST_F(OccupancyUnused, NothingAtAllNeedsNoHostMemory) {
-    open();
-    const uint64_t address = filled(1, 3 * kPart);
-    expect_cycle({{address, 3 * kPart}}, 0, 0, 0);
-    write(address, contents(2, 3 * kPart));
-    expect_cycle({}, 3 * kPart, 3 * kPart, 0);
-    EXPECT_EQ(read(address, 3 * kPart), contents(2, 3 * kPart));
-}
-
-TEST_F(OccupancyUnused, APreparationLeavesThemOutToo) {
-    open();
-    const uint64_t address = filled(1, 3 * kPart);
-    const std::vector<sh_memory_range> unused = {{address, kPart}};
-    SUCCEEDS(sh_pause(device_, with(unused, SH_OCCUPANCY_PREPARE), nullptr));
-    expect_cycle(unused, 2 * kPart, 2 * kPart, 0);
-    // The memory is too small now, and is made anew.
-    write(address, contents(1, 3 * kPart));
-    SUCCEEDS(sh_pause(device_, with({}, SH_OCCUPANCY_PREPARE), nullptr));
-    expect_cycle({}, 3 * kPart, 3 * kPart, 0);
-    EXPECT_EQ(read(address, 3 * kPart), contents(1, 3 * kPart));
-}
-
 TEST_F(OccupancyUnused, WrongRangesAreNamed) {
     open();
     filled(1, kPart);

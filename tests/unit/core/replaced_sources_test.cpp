@@ -92,17 +92,6 @@ TEST_F(ReplacedSources, PackedBlocksGetNewContents) {
     SUCCEEDS(sh_unregister_blocks(runtime_, blocks_.data(), blocks_.size()));
 }
 
-// Views that are held keep what they have.
-TEST_F(ReplacedSources, HeldViewsKeepTheirContents) {
-    add_packed(2);
-    const Memory before = truth_[0];
-    sh_view view = held_view(runtime_, blocks_[0]);
-    replace_with(0, contents(9));
-    EXPECT_TRUE(read(view) == before);
-    let_go(runtime_, blocks_[0]);
-    steps(1);
-}
-
 TEST_F(ReplacedSources, OtherKindsTakeTheirPlace) {
     add_packed(3);
     PackedTensor& tensor = packed(FloatFormat::bf16, kElements);
@@ -167,86 +156,6 @@ TEST_F(ReplacedSources, WhatIsWrongIsSaidAndChangesNothing) {
     steps(2);
 }
 
-TEST_F(ReplacedSources, AreThoseOfAPartOfABlock) {
-    Memory memory = contents(1);
-    const sh_segment segment = segment_of(memory);
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    desc.segments = &segment;
-    desc.segment_count = 1;
-    desc.bytes = segment.bytes;
-    desc.flags = SH_BLOCK_PACK;
-    sh_part_options options = SH_PART_OPTIONS_INIT;
-    options.unit_bytes = 2;
-    options.largest_bytes = kDeviceMiB / 2;
-    sh_part parts[8];
-    for (sh_part& part : parts) part = sh_sized<sh_part>();
-    uint64_t count = 0;
-    SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
-    ASSERT_GE(count, 2u);
-    const Memory other = contents(2);
-    sh_segment of_part = segment_of(other);
-    of_part.pointer = other.data() + parts[1].offset;
-    of_part.bytes = parts[1].bytes;
-    SUCCEEDS(sh_source_update_begin(runtime_, &parts[1].block, 1));
-    SUCCEEDS(sh_source_replace(runtime_, parts[1].block, &of_part, 1));
-    SUCCEEDS(sh_source_update_end(runtime_, &parts[1].block, 1));
-    for (uint64_t i = 0; i < count; i++) {
-        const Memory& truth = i == 1 ? other : memory;
-        const auto begin = truth.begin() + static_cast<std::ptrdiff_t>(parts[i].offset);
-        expect_bytes(runtime_, parts[i].block, Memory(begin, begin + static_cast<std::ptrdiff_t>(parts[i].bytes)));
-    }
-}
-
-// Only the return of the call tells that nothing reads the sources any more.
-TEST_F(ReplacedSources, WaitUntilTheUpdateHasBegun) {
-    if (!on_host_backend()) GTEST_SKIP() << "needs work that waits for this thread";
-    add_packed(1);
-    steps(1);
-    const sh_stream uses = device_.stream(), waits = device_.stream();
-    std::atomic<bool> goes_on = false;
-    const auto until_told = [](void* data) {
-        while (!*static_cast<std::atomic<bool>*>(data)) std::this_thread::yield();
-    };
-    sh_view view = held_view(runtime_, blocks_[0], uses);
-    SUCCEEDS(sh_stream_launch(device_.get(), uses, until_told, &goes_on, 0));
-    let_go(runtime_, blocks_[0], uses);
-    SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
-    view = held_view(runtime_, blocks_[0], waits);  // its load waits for that use
-    std::thread thread([&] { EXPECT_SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1)); });
-    auto other = sh_sized<sh_view>();
-    while (sh_acquire(runtime_, blocks_[0], waits, SH_ACQUIRE_NO_WAIT, &other) == SH_OK) {
-        let_go(runtime_, blocks_[0], waits);
-    }
-    const Memory memory = contents(70);
-    const sh_segment segment = segment_of(memory);
-    EXPECT_EQ(sh_source_replace(runtime_, blocks_[0], &segment, 1), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_source_update_end(runtime_, blocks_.data(), 1), SH_ERROR_INVALID_STATE);
-    goes_on = true;
-    thread.join();
-    let_go(runtime_, blocks_[0], waits);
-    SUCCEEDS(sh_source_replace(runtime_, blocks_[0], &segment, 1));
-    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 1));
-    truth_[0] = memory;
-    steps(1);
-}
-
-TEST_F(ReplacedSources, StayThroughAPause) {
-    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
-    add_packed(19);
-    steps(2);
-    SUCCEEDS(sh_source_update_begin(runtime_, &blocks_[4], 1));
-    pause_and_resume();
-    const Memory other = contents(60);
-    const sh_segment segment = segment_of(other);
-    SUCCEEDS(sh_source_replace(runtime_, blocks_[4], &segment, 1));
-    pause_and_resume();
-    SUCCEEDS(sh_source_update_end(runtime_, &blocks_[4], 1));
-    truth_[4] = other;
-    steps(2);
-    pause_and_resume();
-    steps(2);
-}
-
 // --- Packed blocks that the engine changes on the device ---
 
 class ChangedPackedBlocks : public ReplacedSources {
@@ -283,43 +192,6 @@ protected:
     uint32_t version_ = 0;
 };
 
-TEST_F(ChangedPackedBlocks, ArePackedUntilTheyAreWritten) {
-    add_mutable(30);
-    steps(2);
-    const uint64_t packed_step = brought_by(2);
-    const uint64_t pinned_before = on_host_backend() ? host::all_memory_statistics().at(0).pinned_bytes : 0;
-    change(5);
-    for (int i = 0; i < 3; i++) step(runtime_);
-    EXPECT_TRUE(memory_[5] == truth_[5]) << "its pages were used again, so it was written";
-    for (size_t i = 0; i < blocks_.size(); i++) change(i);
-    steps(2);
-    EXPECT_GT(brought_by(2), packed_step * 5 / 4) << "the blocks are plain now";
-    EXPECT_EQ(plan().packed_resident_bytes, 0u);
-    if (on_host_backend()) {
-        EXPECT_GT(pinned_before, kDevice.staging_bytes + (24 << 20));
-        EXPECT_LT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (1 << 20)) << "copies";
-    }
-    for (int round = 0; round < 3; round++) {
-        SUCCEEDS(sh_step_begin(runtime_, nullptr));
-        for (size_t i = round; i < blocks_.size(); i += 3) change(i);
-        SUCCEEDS(sh_step_end(runtime_));
-        steps(1);
-    }
-    expect_written();
-    // And packed again.
-    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), blocks_.size()));
-    for (size_t i = 0; i < blocks_.size(); i++) {
-        const sh_segment segment = segment_of(memory_[i]);
-        SUCCEEDS(sh_source_replace(runtime_, blocks_[i], &segment, 1));
-    }
-    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), blocks_.size()));
-    steps(40);  // until plans count on no changes any more
-    EXPECT_LT(brought_by(2), packed_step * 5 / 4);
-    change(2);
-    steps(2);
-    expect_written();
-}
-
 // They fit into the budget packed, and not plain. What was there packed must not come back after a change.
 TEST_F(ChangedPackedBlocks, LoseWhatStaysPacked) {
     add_mutable(19, SH_BLOCK_PIN);
@@ -354,54 +226,6 @@ TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnUpdate) {
     if (!devices_without_pages()) pause_and_resume();
     steps(2);
     expect_written();
-}
-
-// Nothing is loaded again, so only a plan can free the copies.
-TEST_F(ChangedPackedBlocks, LeaveNoCopiesWhereTheyStay) {
-    if (!on_host_backend()) GTEST_SKIP() << "only the host backend counts pinned memory";
-    add_mutable(4);
-    steps(1);
-    EXPECT_GT(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes + (5 << 20));
-    for (size_t i = 0; i < 4; i++) change(i);
-    SUCCEEDS(sh_write_back(runtime_, nullptr, 0));
-    steps(1);
-    EXPECT_LE(host::all_memory_statistics().at(0).pinned_bytes, kDevice.staging_bytes);
-    expect_written();
-}
-
-TEST_F(ChangedPackedBlocks, AreReadPlainAfterAnInvalidation) {
-    add_mutable(20);
-    steps(1);
-    for (const size_t i : {0, 11}) {
-        truth_[i] = contents(static_cast<uint8_t>(50 + i));
-        std::ranges::copy(truth_[i], memory_[i].begin());
-    }
-    SUCCEEDS(sh_invalidate_blocks(runtime_, &blocks_[0], 1));
-    SUCCEEDS(sh_invalidate_blocks(runtime_, &blocks_[11], 1));
-    steps(2);
-    for (const size_t i : {0, 11}) change(i);
-    steps(2);
-    expect_written();
-}
-
-TEST_F(ChangedPackedBlocks, TakeWhatDoesNotPackAsItIs) {
-    memory_.emplace_back(2 << 20);
-    for (size_t k = 0; k < memory_[0].size(); k++) memory_[0][k] = static_cast<uint8_t>((k * 2654435761u) >> 13);
-    add(segment_of(memory_[0]), SH_BLOCK_PACK | SH_BLOCK_MUTABLE);
-    truth_.push_back(memory_[0]);
-    steps(1);
-    memory_[0][9] ^= 1;  // no load is under way
-    truth_[0][9] ^= 1;
-    SUCCEEDS(sh_invalidate_blocks(runtime_, blocks_.data(), 1));
-    steps(1);
-    change(0);
-    SUCCEEDS(sh_write_back(runtime_, blocks_.data(), 1));
-    EXPECT_TRUE(memory_[0] == truth_[0]);
-    SUCCEEDS(sh_source_update_begin(runtime_, blocks_.data(), 1));
-    memory_[0][5] ^= 1;
-    truth_[0][5] ^= 1;
-    SUCCEEDS(sh_source_update_end(runtime_, blocks_.data(), 1));
-    steps(1);
 }
 
 }  // namespace

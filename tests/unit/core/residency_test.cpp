@@ -113,81 +113,7 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
     SUCCEEDS(model.use(4));
 }
 
-// Another thread waits for the last use of the block, in order to drop it, when the block is protected.
-TEST(Protect, a_block_outside_the_order_that_is_about_to_be_dropped) {
-    SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(3, kBlock, Origin::pinned, SH_BLOCK_UNORDERED), {},
-                    {.unordered_bytes = 8 * kPage});
-    const sh_stream stream = model.stream();
-    SUCCEEDS(model.use(0, stream, 0, 100'000'000));
-    SUCCEEDS(model.use(1, stream));
-    std::thread other([&] { EXPECT_SUCCEEDS(model.use(2, SH_STREAM_HOST)); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const sh_block first = model.id(0);
-    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1, nullptr));
-    EXPECT_EQ(model.state(0).present_bytes, kBlock) << "the other thread was too early";
-    other.join();
-    EXPECT_EQ(model.state(0).present_bytes, kBlock);
-    EXPECT_EQ(model.state(1).present_bytes, 0u);
-}
-
-TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
-    SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_UNORDERED));
-    const sh_block ids[] = {model.id(0), model.id(1)};
-    sh_scope* protection = nullptr;
-    SUCCEEDS(sh_protect_blocks(model.runtime(), ids, 2, &protection));
-    EXPECT_EQ(model.memory().protected_bytes, 0u) << "there is nothing to protect";
-    SUCCEEDS(model.use(0));
-    EXPECT_GE(model.memory().protected_bytes, kBlock);
-    SUCCEEDS(sh_prefetch(model.runtime(), ids + 1, 1));
-    EXPECT_GE(model.memory().protected_bytes, 2 * kBlock);
-    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
-    EXPECT_EQ(model.state(0).present_bytes, kBlock);
-    SUCCEEDS(sh_scope_end(protection));
-    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
-    EXPECT_EQ(model.memory().used_bytes, 0u);
-}
-
 // --- scopes
-
-TEST(KeepResident, the_sequence_a_b_a_c_a_copies_a_once) {
-    TestDevice device({.budget_bytes = 64 * kPage});
-    auto a = make(device, 8, "a"), b = make(device, 12, "b"), c = make(device, 12, "c");
-    EXPECT_EQ(copied(*a), 8 * kBlock);
-    sh_scope* const scope = a->keep_resident();
-    // One pass brings each byte once, and then what the next pass begins with into the ring.
-    const uint64_t of_b = copied(*b);
-    EXPECT_GE(of_b, 12 * kBlock);
-    EXPECT_LE(of_b, 12 * kBlock + b->stats().ring_bytes);
-    EXPECT_EQ(copied(*a), 0u);
-    const uint64_t of_c = copied(*c);
-    EXPECT_GE(of_c, 12 * kBlock);
-    EXPECT_LE(of_c, 12 * kBlock + c->stats().ring_bytes);
-    EXPECT_EQ(copied(*a), 0u);
-    EXPECT_EQ(a->stats().given_up_bytes, 0u);
-    SUCCEEDS(sh_scope_end(scope));
-    for (int k = 0; k < 20; k++) copied(*c);
-    EXPECT_GT(a->stats().given_up_bytes, 0u) << "after the scope its memory is for others again";
-    EXPECT_LE(device.memory().peak_bytes, 64 * kPage);
-}
-
-TEST(KeepResident, scopes_nest_and_end_in_any_order) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    auto a = make(device, 8, "a"), b = make(device, 8, "b");
-    copied(*a);
-    sh_scope *outer = nullptr, *inner = nullptr;
-    SUCCEEDS(sh_keep_resident(a->runtime(), &outer));
-    SUCCEEDS(sh_keep_resident(a->runtime(), &inner));
-    SUCCEEDS(sh_scope_end(outer));
-    EXPECT_EQ(sh_scope_end(outer), SH_ERROR_INVALID_HANDLE);
-    for (int k = 0; k < 10; k++) copied(*b);
-    EXPECT_EQ(present(*a), 8 * kBlock) << "one scope is left";
-    EXPECT_EQ(b->stats().protected_bytes, 0u) << "only the target is kept";
-    SUCCEEDS(sh_scope_end(inner));
-    for (int k = 0; k < 10; k++) copied(*b);
-    EXPECT_LT(present(*a), 8 * kBlock);
-    SUCCEEDS(sh_scope_end(nullptr));
-    EXPECT_EQ(sh_keep_resident(nullptr, &outer), SH_ERROR_INVALID_HANDLE);
-}
 
 TEST(KeepResident, a_target_without_blocks_is_a_warning) {
     TestDevice device;
@@ -200,63 +126,6 @@ TEST(KeepResident, a_target_without_blocks_is_a_warning) {
     EXPECT_EQ(device.memory().protected_bytes, 0u);
     SUCCEEDS(sh_scope_end(scope));
     sh_runtime_destroy(empty);
-}
-
-TEST(KeepResident, outlives_its_target) {
-    TestDevice device;
-    auto a = make(device, 4, "a"), b = make(device, 4, "b");
-    sh_scope* const scope = a->keep_resident();
-    copied(*a);
-    a->destroy();
-    EXPECT_EQ(device.memory().protected_bytes, 0u);
-    SUCCEEDS(sh_scope_end(scope));
-    EXPECT_EQ(sh_scope_end(scope), SH_ERROR_INVALID_HANDLE);
-}
-
-// Resident parts of a streaming model stay resident, and streamed parts go on streaming.
-TEST(KeepResident, a_model_that_streams_goes_on_streaming) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    auto a = make(device, 16, "a"), b = make(device, 6, "b");
-    copied(*a, 3);
-    sh_scope* const scope = a->keep_resident();
-    const uint64_t held = a->stats().held_bytes;
-    EXPECT_EQ(a->stats().protected_bytes, a->stats().share_bytes);
-    // The other model holds the whole budget, so no other model can begin.
-    EXPECT_EQ(sh_step_begin(b->runtime(), nullptr), SH_ERROR_BUDGET);
-    copied(*a, 3);
-    EXPECT_EQ(a->stats().held_bytes, held);
-    EXPECT_EQ(a->stats().given_up_bytes, 0u);
-    SUCCEEDS(sh_scope_end(scope));
-    copied(*b, 2);
-    copied(*a, 2);
-}
-
-// New plans of the runtime itself also keep resident parts.
-TEST(KeepResident, new_plans_keep_what_is_resident) {
-    for (const bool scoped : {true, false}) {
-        TestDevice device({.budget_bytes = 40 * kPage});
-        auto a = make(device, 16, "a");
-        copied(*a, 2);
-        std::vector<uint64_t> before(16);
-        for (size_t i = 0; i < 16; i++) before[i] = a->state(i).resident_bytes;
-        const uint64_t resident = a->stats().resident_bytes;
-        ASSERT_GT(resident, 4 * kBlock);
-        sh_scope* scope = nullptr;
-        if (scoped) {
-            SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
-        } else {
-            SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 16, &scope));
-        }
-        for (int k = 0; k < 4; k++) SUCCEEDS(a->add({kBlock}));
-        SUCCEEDS(a->schedule(forward(20)));
-        copied(*a, 2);
-        for (size_t i = 0; i < 16; i++) EXPECT_GE(a->state(i).resident_bytes, before[i]) << i;
-        if (scoped) {
-            SUCCEEDS(sh_scope_end(scope));
-        } else {
-            SUCCEEDS(sh_scope_end(scope));
-        }
-    }
 }
 
 // --- reservations
@@ -306,43 +175,6 @@ TEST(Reserve, nothing_to_plan_by_is_an_error_and_0_is_the_plans_footprint) {
     EXPECT_EQ(a->stats().reserved_bytes, plan.resident_bytes + plan.ring_bytes);
     EXPECT_EQ(a->stats().reserved_bytes, 40 * kPage)
         << "a model that is larger than the device reserves what it streams with";
-}
-
-// The least that the runtime itself needs to run may become a part of its own reservation.
-TEST(Reserve, says_how_much_is_not_claimed_by_others) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    auto a = make(device, 4, "a"), b = make(device, 4, "b");
-    SUCCEEDS(a->step(forward(4)));
-    EXPECT_REFUSED(sh_reserve(a->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET,
-                   exact_size_text(40 * kPage) + " are not claimed");
-    SUCCEEDS(sh_reserve(b->runtime(), 12 * kPage, SH_PRIORITY_PRIMARY, nullptr));
-    EXPECT_REFUSED(sh_reserve(a->runtime(), 29 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET,
-                   exact_size_text(28 * kPage) + " are not claimed");
-    SUCCEEDS(sh_reserve(a->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY, nullptr));
-}
-
-TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    auto a = make(device, 4, "a"), b = make(device, 4, "b");
-    EXPECT_EQ(device.memory().headroom_bytes, 40 * kPage);
-    for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_reserve(a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY, nullptr));
-        EXPECT_EQ(device.memory().headroom_bytes, 30 * kPage);
-    }
-    SUCCEEDS(sh_reserve(a->runtime(), 12 * kPage, SH_PRIORITY_SECONDARY, nullptr));
-    EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "replaced, not added";
-    EXPECT_EQ(sh_reserve(b->runtime(), 29 * kPage, SH_PRIORITY_SECONDARY, nullptr), SH_ERROR_BUDGET)
-        << "secondary ones do not push each other out";
-    EXPECT_NE(why().find(exact_size_text(28 * kPage) + " are not claimed"), std::string::npos) << why();
-    EXPECT_EQ(sh_reserve(b->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET)
-        << "more than the device";
-    EXPECT_EQ(sh_reserve(b->runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY, nullptr), SH_ERROR_BUDGET);
-    EXPECT_EQ(sh_reserve(b->runtime(), kPage, 2, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(device.memory().reserved_bytes, 12 * kPage);
-    SUCCEEDS(sh_reserve(b->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY, nullptr));
-    EXPECT_EQ(device.memory().headroom_bytes, 0u);
-    b->destroy();
-    EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "it ends with its runtime";
 }
 
 TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_and_comes_back) {

@@ -67,14 +67,6 @@ TEST(Budget, less_than_what_it_needs_under_its_own_ceiling_names_that) {
     EXPECT_EQ(why().find("the budget"), std::string::npos) << why();
 }
 
-// Blocks that are packed together must be on the device at the same time.
-TEST(Budget, small_blocks_are_not_packed_beyond_a_part_of_it) {
-    SoloModel model({.budget_bytes = 7 * kPage}, equal_blocks(24, kPage / 4 * 3), forward(24));
-    EXPECT_LE(model.plan().smallest_budget_bytes, 2 * kPage);
-    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(24)));
-    EXPECT_LE(model.memory().peak_bytes, 7 * kPage);
-}
-
 // The library measures the link before the first plan, with memory that counts too.
 TEST(Budget, a_model_with_a_ceiling_leaves_the_rest_of_the_device_alone_at_every_moment) {
     DeviceSettings unmeasured{.budget_bytes = 100 * kPage};
@@ -163,81 +155,6 @@ TEST(Budget, a_second_opening_must_agree) {
     EXPECT_EQ(device.memory().budget_bytes, 20 * kPage);
 }
 
-// Both runtimes hold more than their shares of the lowered budget. Neither may wait for the other to begin a step.
-TEST(TwoRuntimes, both_shrink_when_the_budget_is_lowered) {
-    for (const bool in_a_step : {false, true}) {
-        TestDevice device({.budget_bytes = 64 * kPage});
-        Model first(device, equal_blocks(10, 4 * kPage)), second(device, equal_blocks(10, 4 * kPage));
-        for (Model* model : {&first, &second}) SUCCEEDS(model->schedule(forward(10)));
-        for (int k = 0; k < 3; k++)
-            for (Model* model : {&first, &second}) SUCCEEDS(model->step(forward(10)));
-        EXPECT_GE(device.memory().used_bytes, 60 * kPage);  // a plan need not use the last pages of its share
-        for (Model* model : {&first, &second})
-            if (in_a_step) model->begin_step();
-        SUCCEEDS(sh_device_set_budget(device.get(), 24 * kPage));
-        for (Model* model : {&first, &second})
-            if (in_a_step) model->end_step();
-        for (int k = 0; k < 2; k++)
-            for (Model* model : {&first, &second}) SUCCEEDS(model->step(forward(10)));
-        EXPECT_LE(device.memory().used_bytes, 24 * kPage);
-    }
-}
-
-TEST(TwoRuntimes, the_first_shrinks_at_once_when_it_is_idle) {
-    SoloModel first({.budget_bytes = 40 * kPage}, equal_blocks(10, 4 * kPage), forward(10));
-    SUCCEEDS(first.step(forward(10)));
-    EXPECT_EQ(first.memory().used_bytes, 40 * kPage);
-    Model second(first.test_device(), equal_blocks(10, 4 * kPage, Origin::pageable));
-    SUCCEEDS(second.schedule(forward(10)));
-    for (int k = 0; k < 3; k++) {
-        SUCCEEDS(second.step(forward(10)));
-        SUCCEEDS(first.step(forward(10)));
-        EXPECT_LE(first.memory().used_bytes, 40 * kPage);
-        EXPECT_LE(first.memory().peak_bytes, 40 * kPage);
-    }
-    EXPECT_EQ(first.memory().runtime_count, 2u);
-    const uint64_t shared = first.plan().budget_bytes;
-    second.destroy();
-    for (int k = 0; k < 2; k++) SUCCEEDS(first.step(forward(10)));
-    EXPECT_GT(first.plan().budget_bytes, shared) << "what the second had did not come back";
-    EXPECT_EQ(first.plan().streamed_blocks, 0u);
-}
-
-TEST(TwoRuntimes, the_first_shrinks_at_its_edge) {
-    TestDevice device({.budget_bytes = 40 * kPage});
-    Model first(device, equal_blocks(10, 4 * kPage)), second(device, equal_blocks(10, 4 * kPage, Origin::pageable));
-    SUCCEEDS(first.schedule(forward(10)));
-    SUCCEEDS(second.schedule(forward(10)));
-    SUCCEEDS(first.step(forward(10)));
-    first.begin_step();
-    EXPECT_REFUSED(sh_step_begin(second.runtime(), nullptr), SH_ERROR_BUSY, "holds");
-    for (size_t i = 0; i < 10; i++) SUCCEEDS(first.use(i));
-    first.end_step();
-    SUCCEEDS(first.step(forward(10)));
-    SUCCEEDS(second.step(forward(10)));
-    EXPECT_LE(device.memory().peak_bytes, 40 * kPage);
-}
-
-// The two models are alike, but one has compute times that hide its copies. This model has no use for more memory.
-TEST(TwoRuntimes, who_would_wait_for_copies_gets_the_memory) {
-    TestDevice device({.budget_bytes = 48 * kPage});
-    Model computes(device, equal_blocks(10, 4 * kPage)), waits(device, equal_blocks(10, 4 * kPage));
-    SUCCEEDS(computes.schedule(forward(10), 40'000));
-    SUCCEEDS(waits.schedule(forward(10), 1));
-    for (Model* model : {&computes, &waits}) SUCCEEDS(model->step(forward(10)));
-    EXPECT_GE(waits.stats().share_bytes, 32 * kPage);
-    EXPECT_LE(computes.stats().share_bytes, 16 * kPage);
-}
-
-TEST(TwoRuntimes, ids_do_not_meet) {
-    TestDevice device;
-    Model first(device, equal_blocks(3, 3 * kPage)), second(device, equal_blocks(3, 3 * kPage));
-    auto view = sh_sized<sh_view>();
-    EXPECT_EQ(sh_acquire(first.runtime(), second.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
-    for (const sh_block a : first.ids())
-        for (const sh_block b : second.ids()) EXPECT_NE(a, b);
-}
-
 // The step uses A{0,1} on one stream and B{2,3} on another stream, and then C{1,2}. The copy of C waits for both
 // streams.
 TEST(Streams, a_copy_waits_for_the_last_uses_on_all_streams) {
@@ -252,111 +169,6 @@ TEST(Streams, a_copy_waits_for_the_last_uses_on_all_streams) {
             if (k % 4 == 3 && i == 1) continue;  // skipped
             SUCCEEDS(model.use(i, streams[(i + static_cast<size_t>(k)) % 3], 0,
                                300000));  // slow: the next copy would overtake it
-        }
-        model.end_step();
-    }
-}
-
-TEST(Streams, one_view_on_several) {
-    SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(6, 4 * kPage, Origin::pageable), forward(6));
-    const sh_stream slow = model.stream(), fast = model.stream();
-    for (int k = 0; k < 10; k++) {
-        model.begin_step();
-        for (size_t i = 0; i < 6; i++) {
-            auto view = sh_sized<sh_view>();
-            for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) {
-                view = model.acquire(i, stream);
-                SUCCEEDS(model.compare(i, view, stream, stream == slow ? 200000 : 0));
-            }
-            EXPECT_EQ(model.state(i).held, 3u);
-            for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) model.release(i, stream);
-        }
-        model.end_step();
-    }
-}
-
-// Uses more streams than a table holds. Each stream is destroyed after its step or forgotten inside it.
-TEST(Streams, come_and_go) {
-    SoloModel model({.budget_bytes = 8 * kPage}, equal_blocks(4, 4 * kPage, Origin::pageable), forward(4));
-    for (int k = 0; k < 100; k++) {
-        sh_stream stream = 0;
-        SUCCEEDS(sh_stream_create(model.device(), &stream));
-        model.begin_step();
-        for (size_t i = 0; i < 4; i++) SUCCEEDS(model.use(i, stream, 0, 50000));
-        if (k % 2) {
-            SUCCEEDS(sh_stream_forget(model.runtime(), stream));
-            sh_stream_destroy(model.device(), stream);
-        }
-        model.end_step();
-        if (k % 2 == 0) sh_stream_destroy(model.device(), stream);
-    }
-}
-
-TEST(Threads, several_use_one_runtime) {
-    SoloModel model({.budget_bytes = 40 * kPage}, unequal_blocks(20, Origin::pageable), forward(20), {.max_held = 4});
-    const sh_stream streams[] = {model.stream(), model.stream(), SH_STREAM_HOST};
-    for (int k = 0; k < 5; k++) {
-        model.begin_step();
-        std::vector<std::thread> threads;
-        for (const sh_stream stream : streams)
-            threads.emplace_back([&, stream] {
-                for (size_t i = 0; i < 20; i++) {
-                    const sh_status status = model.use(i, stream);
-                    EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();
-                }
-            });
-        for (std::thread& thread : threads) thread.join();
-        model.end_step();
-    }
-}
-
-TEST(Unordered, sets_are_remapped_on_demand) {
-    std::vector<BlockSpec> specs = equal_blocks(6, 3 * kPage);
-    for (size_t i = 0; i < 40; i++) specs.push_back({kPage + i * 50, kOrigins[i % 5], SH_BLOCK_UNORDERED});
-    SoloModel model({.budget_bytes = 20 * kPage}, specs, forward(6), {.unordered_bytes = 10 * kPage});
-    const sh_stream stream = model.stream();
-    for (size_t k = 0; k < 30; k++) {
-        model.begin_step();
-        std::vector<sh_block> ids;
-        for (size_t n = 0; n < 4; n++) ids.push_back(model.id(6 + (k * 17 + n * 11) % 40));
-        std::vector<sh_view> views(4, sh_sized<sh_view>());
-        SUCCEEDS(sh_prefetch(model.runtime(), &ids[2], 2));
-        SUCCEEDS(sh_acquire_many(model.runtime(), ids.data(), 4, stream, 0, views.data()));
-        for (size_t n = 0; n < 4; n++) SUCCEEDS(model.compare(6 + (k * 17 + n * 11) % 40, views[n], stream, 20000));
-        for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i, stream));
-        for (const sh_block id : ids) let_go(model.runtime(), id, stream);
-        model.end_step();
-        EXPECT_LE(model.memory().peak_bytes, 20 * kPage);
-    }
-    model.synchronize();
-    const sh_runtime_stats stats = model.stats();
-    EXPECT_GT(stats.remaps, 0u);
-    EXPECT_GT(stats.evictions, 0u);
-    // More than there is room for at once.
-    std::vector<sh_view> views(12, sh_sized<sh_view>());
-    EXPECT_EQ(sh_acquire_many(model.runtime(), &model.ids()[6], 12, stream, 0, views.data()), SH_ERROR_HELD) << why();
-    for (size_t i = 6; i < 46; i++) EXPECT_EQ(model.state(i).held, 0u);
-}
-
-TEST(Unordered, unregistered_while_others_run) {
-    std::vector<BlockSpec> specs = unequal_blocks(10, Origin::pageable);
-    for (size_t i = 0; i < 6; i++) specs.push_back({2 * kPage, Origin::pageable, SH_BLOCK_UNORDERED});
-    SoloModel model({.budget_bytes = 24 * kPage}, specs, forward(10));
-    const sh_stream stream = model.stream();
-    SUCCEEDS(model.step(forward(10), stream));
-    for (size_t i = 10; i < 16; i++) SUCCEEDS(model.use(i, stream));
-    for (const size_t gone : {size_t(12), size_t(4), size_t(15), size_t(7)}) {
-        const sh_block id = model.id(gone);
-        sh_view view = held_view(model.runtime(), id, stream);
-        EXPECT_EQ(sh_unregister_blocks(model.runtime(), &id, 1), SH_ERROR_INVALID_STATE);
-        SUCCEEDS(model.compare(gone, view, stream, 1000000));
-        let_go(model.runtime(), id, stream);
-        SUCCEEDS(model.remove(gone));
-        EXPECT_EQ(model.use(gone), SH_ERROR_INVALID_HANDLE);
-        model.begin_step();
-        for (size_t i = 0; i < 16; i++) {
-            const sh_status status = model.use(i, stream);
-            EXPECT_TRUE(status == SH_OK || status == SH_ERROR_INVALID_HANDLE) << i << ": " << why();
         }
         model.end_step();
     }

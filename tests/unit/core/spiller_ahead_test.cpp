@@ -81,26 +81,6 @@ TEST_F(SpillerAheadTest, NobodyWaitsForWhatLeavesEarly) {
     }
 }
 
-TEST_F(SpillerAheadTest, FreedMemoryMakesRoomForWhatComesBack) {
-    create_slow(64 * kTensor, kTensor);
-    SUCCEEDS(sh_spiller_begin_step(spiller_, 0));
-    std::vector<Saved> all;
-    forward(&all);
-    collect(SH_COLLECT_ALL);
-    const uint64_t peak = 100 * kTensor;
-    EXPECT_EQ(upcoming(peak), 0u) << "all that may stay is there, and is used first";
-    for (uint64_t freed = 1; freed <= kKept; freed++) {
-        SUCCEEDS(sh_ticket_release(spiller_, all[kSaved - freed].ticket));
-        EXPECT_EQ(upcoming(peak - freed * kTensor), freed);
-        EXPECT_EQ(upcoming(peak - 1), freed < kKept ? 0u : 1u) << "gradients took the memory; the next one is urgent";
-    }
-    for (uint64_t i = 0; i < 6; i++) {
-        EXPECT_EQ(restore(all[i].ticket), contents(i));
-        SUCCEEDS(sh_ticket_release(spiller_, all[i].ticket));
-    }
-    SUCCEEDS(sh_spiller_end_step(spiller_));
-}
-
 // The engine gives memory back when collect() names the ticket. Before that, nothing has to come back.
 TEST_F(SpillerAheadTest, OnlyTicketsThatTheEngineWasToldOfAreUpcoming) {
     create(keeping(0));
@@ -115,22 +95,6 @@ TEST_F(SpillerAheadTest, OnlyTicketsThatTheEngineWasToldOfAreUpcoming) {
     EXPECT_EQ(collect(), std::vector<sh_ticket>{second.ticket});
     EXPECT_EQ(upcoming(0), 2u);
     for (const sh_ticket ticket : {first.ticket, second.ticket}) SUCCEEDS(sh_ticket_release(spiller_, ticket));
-}
-
-// An engine without steps, one of whose tickets lives on.
-TEST_F(SpillerAheadTest, TheOrderDoesNotGrowForEver) {
-    create(keeping(0));
-    Saved first = save(1);
-    collect(SH_COLLECT_ALL);
-    EXPECT_EQ(upcoming(0), 1u);
-    for (uint64_t i = 0; i < 20'000; i++) {
-        sh_ticket ticket = 0;
-        EXPECT_GE(spill(first.memory->address(), 1, SH_SPILL_KEEP, &ticket), 0);
-        SUCCEEDS(sh_ticket_release(spiller_, ticket));
-    }
-    EXPECT_EQ(upcoming(0), 0u) << "the order began again, and the ticket is of a step before";
-    EXPECT_EQ(restore(first.ticket), contents(1));
-    SUCCEEDS(sh_ticket_release(spiller_, first.ticket));
 }
 
 }  // namespace

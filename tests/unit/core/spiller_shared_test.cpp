@@ -98,34 +98,5 @@ TEST_F(SharedStorage, TheCopyComesAfterTheWorkOfAllStreams) {
     }
 }
 
-// A stream has to exist until its ticket is released, and no longer.
-TEST_F(SharedStorage, AStreamMayGoWithItsTicketBeforeTheCopyLeaves) {
-    create_with_two_streams(kTensor + kTensor / 2);
-    EngineMemory memory(kTensor);
-    memory.bytes() = contents(1);
-    const sh_ticket stays = save_on(stream_, memory);
-    SUCCEEDS(sh_ticket_release(spiller_, save_on(other_, memory)));
-    sh_stream_destroy(device_, std::exchange(other_, sh_stream(0)));
-    const Saved next = save(2);
-    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{stays});
-    EXPECT_EQ(stats().failed_spills, 0u);
-    EXPECT_EQ(stats().kept_bytes, kTensor);
-    EXPECT_EQ(restore(stays), contents(1));
-}
-
-// The order of the saves does not matter, nor how often a stream has saved.
-TEST_F(SharedStorage, AStreamStaysWithTheLastOfItsTickets) {
-    create_with_two_streams(kTensor + kTensor / 2);
-    EngineMemory memory(kTensor);
-    memory.bytes() = contents(1);
-    const sh_ticket early = save_on(other_, memory), early_too = save_on(other_, memory);
-    const sh_ticket stays = save_on(stream_, memory);
-    for (const sh_ticket ticket : {early, early_too}) SUCCEEDS(sh_ticket_release(spiller_, ticket));
-    sh_stream_destroy(device_, std::exchange(other_, sh_stream(0)));
-    const Saved next = save(2);
-    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{stays});
-    EXPECT_EQ(stats().failed_spills, 0u);
-}
-
 }  // namespace
 }  // namespace stagehand::test

@@ -31,17 +31,6 @@ TEST_F(SpillerTest, BytesLeaveAndComeBackThoughTheMemoryIsUsedAgain) {
     EXPECT_EQ(now.away_peak_bytes, 8 * kTensor);
 }
 
-// retain_graph: a tensor is restored for each backward.
-TEST_F(SpillerTest, ATensorMayBeRestoredTwice) {
-    create(keeping(0));
-    Saved saved = save(1);
-    collect(SH_COLLECT_ALL);
-    give_back(saved);
-    EXPECT_EQ(restore(saved.ticket), contents(1));
-    EXPECT_EQ(restore(saved.ticket), contents(1));
-    EXPECT_EQ(stats().restored, 2u);
-}
-
 TEST_F(SpillerTest, WithoutLimitsOnlyTensorsLeaveThatAreTold) {
     create(SH_SPILLER_OPTIONS_INIT);
     Saved kept = save(1), told = save(2, SH_SPILL_NOW);
@@ -129,48 +118,6 @@ TEST_F(SpillerTest, ATensorThatIsNeededWhileItLeavesStays) {
     EXPECT_EQ(stats().kept_bytes, 0u);
 }
 
-TEST_F(SpillerTest, ViewsOfAStorageShareOneCopy) {
-    create(keeping(0));
-    EngineMemory memory(kTensor);
-    memory.bytes() = contents(3);
-    std::vector<sh_ticket> tickets(10);
-    for (size_t i = 0; i < tickets.size(); i++) {
-        const int64_t sizes[] = {64, 32};
-        const int64_t strides[] = {512, 1};
-        sh_saved_tensor view = SH_SAVED_TENSOR_INIT;
-        view.element_bytes = 2;
-        view.address = memory.address() + 64 * (i % 4);
-        view.dimensions = 2;
-        view.sizes = sizes;
-        view.strides = strides;
-        view.storage_address = memory.address();
-        view.storage_bytes = kTensor;
-        view.storage_key = 42;
-        view.used_bytes = 1;
-        EXPECT_EQ(sh_spill(spiller_, &view, stream_, 0, &tickets[i]), SH_OK);
-        EXPECT_EQ(info(tickets[i]).copy, info(tickets[0]).copy);
-        EXPECT_EQ(info(tickets[i]).offset, 64 * (i % 4));
-        EXPECT_EQ(info(tickets[i]).bytes, kTensor);
-    }
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), tickets.size());
-    EXPECT_EQ(stats().spill_bytes, kTensor);
-    EXPECT_EQ(stats().shared, 9u);
-    give_back(memory);
-    EXPECT_EQ(restore(tickets[5]), contents(3));
-    // A view that comes when the copy has left needs no copy either.
-    sh_ticket late = 0;
-    EXPECT_EQ(spill(memory.address(), kTensor, 0, &late, 42), SH_OK);
-    EXPECT_EQ(collect(), std::vector<sh_ticket>{late});
-    EXPECT_EQ(restore(late), contents(3));
-    for (const sh_ticket ticket : tickets) SUCCEEDS(sh_ticket_release(spiller_, ticket));
-    EXPECT_EQ(restore(late), contents(3));
-    SUCCEEDS(sh_ticket_release(spiller_, late));
-    EXPECT_EQ(stats().away_bytes, 0u);
-    // Nothing is left of the key: the same key now means a new copy.
-    EXPECT_EQ(spill(memory.address(), kTensor, 0, &late, 42), SH_OK);
-    EXPECT_EQ(stats().spill_bytes, 2 * kTensor);
-}
-
 TEST_F(SpillerTest, ASmallViewOfALargeStorageTakesItsOwnBytesOnly) {
     create(keeping(0));
     EngineMemory memory(1 << 20);
@@ -196,38 +143,6 @@ TEST_F(SpillerTest, ASmallViewOfALargeStorageTakesItsOwnBytesOnly) {
     const auto begin = whole.begin() + 100'000 - 15 * 512;
     give_back(memory);
     EXPECT_EQ(restore(ticket, bytes), std::vector<uint8_t>(begin, begin + static_cast<ptrdiff_t>(bytes)));
-}
-
-TEST_F(SpillerTest, PrefetchedTensorsAreNotCopiedAgain) {
-    create(keeping(0));
-    SUCCEEDS(sh_spiller_begin_step(spiller_, 7));
-    std::vector<Saved> all;
-    for (uint64_t seed = 0; seed < 4; seed++) all.push_back(save(seed));
-    collect(SH_COLLECT_ALL);
-    sh_ticket next[2] = {};
-    uint64_t count = 0;
-    SUCCEEDS(sh_spiller_get_upcoming(spiller_, 0, next, 2, &count));
-    ASSERT_EQ(count, 2u);
-    EXPECT_EQ(next[0], all[3].ticket) << "the newest comes first";
-    EXPECT_EQ(next[1], all[2].ticket);
-    EngineMemory a(kTensor, 1), b(kTensor, 2);
-    const uint64_t addresses[] = {a.address(), b.address()};
-    SUCCEEDS(sh_prefetch_spilled(spiller_, next, addresses, 2, stream_));
-    EXPECT_EQ(info(next[1]).state, uint32_t(SH_TICKET_PREFETCHED));
-    EXPECT_EQ(info(next[1]).prefetched_address, b.address());
-    SUCCEEDS(sh_restore(spiller_, next[0], a.address(), stream_));
-    SUCCEEDS(sh_restore(spiller_, next[1], b.address(), stream_));
-    SUCCEEDS(sh_stream_synchronize(device_, stream_));
-    EXPECT_EQ(a.bytes(), contents(3));
-    EXPECT_EQ(b.bytes(), contents(2));
-    EXPECT_EQ(stats().restore_bytes, 2 * kTensor);
-    EXPECT_EQ(stats().prefetched, 2u);
-    EXPECT_EQ(info(next[1]).state, uint32_t(SH_TICKET_AWAY)) << "the memory is the engine's again";
-    // A restore into other memory passes the prefetch over.
-    SUCCEEDS(sh_prefetch_spilled(spiller_, &all[1].ticket, addresses, 1, stream_));
-    EXPECT_EQ(restore(all[1].ticket), contents(1));
-    SUCCEEDS(sh_ticket_release(spiller_, all[1].ticket));
-    SUCCEEDS(sh_spiller_end_step(spiller_));
 }
 
 TEST_F(SpillerTest, UpcomingTicketsFollowTheOrderOfTheLastStep) {
@@ -258,85 +173,6 @@ TEST_F(SpillerTest, UpcomingTicketsFollowTheOrderOfTheLastStep) {
     }
 }
 
-// The backward may run on another stream than the forward, which knows nothing of the copies to the host.
-TEST_F(SpillerTest, ARestoreOnAnotherStreamComesAfterTheCopyToTheHost) {
-    create(keeping_with_one_buffer(), "capacity=64MiB;bandwidth=2MB/s");
-    const sh_stream other = another_stream();
-    Saved saved = save(1);
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u) << "the first stream waits";
-    EngineMemory memory(kTensor, 0xdd);
-    SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
-    SUCCEEDS(sh_stream_synchronize(device_, other));
-    EXPECT_EQ(memory.bytes(), contents(1));
-    // The buffer is used again while its bytes still go back, on the other stream.
-    SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
-    SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
-    Saved next = save(2);
-    EXPECT_EQ(stats().pool_hits, 2u);
-    SUCCEEDS(sh_stream_synchronize(device_, other));
-    EXPECT_EQ(memory.bytes(), contents(1));
-    collect(SH_COLLECT_ALL);
-    EXPECT_EQ(restore(next.ticket), contents(2));
-}
-
-// The copy to the host is held up by a gate in the forward's stream. A copy back that did not wait for it would bring
-// the bytes that the host memory had before.
-TEST_F(SpillerTest, NothingComesBackBeforeItHasLeft) {
-    create(keeping(0));
-    const sh_stream other = another_stream();
-    EngineMemory memory(kTensor, 0xdd);
-    StreamGate gate(device_, stream_);
-    const Saved saved = save(1);
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
-    SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    gate.open();
-    SUCCEEDS(sh_stream_synchronize(device_, other));
-    EXPECT_EQ(memory.bytes(), contents(1));
-}
-
-// In the other direction: the next tensor gets the same host memory, whose bytes have not gone back yet.
-TEST_F(SpillerTest, HostMemoryIsUsedAgainOnlyAfterItsBytesWentBack) {
-    create(keeping_with_one_buffer());
-    const sh_stream other = another_stream();
-    EngineMemory memory(kTensor, 0xdd);
-    const Saved saved = save(1);
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
-    SUCCEEDS(sh_stream_synchronize(device_, stream_));
-    StreamGate gate(device_, other);
-    SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
-    SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
-    const Saved next = save(2);
-    EXPECT_EQ(stats().pool_hits, 2u);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    gate.open();
-    SUCCEEDS(sh_stream_synchronize(device_, other));
-    EXPECT_EQ(memory.bytes(), contents(1));
-    collect(SH_COLLECT_ALL);
-    EXPECT_EQ(restore(next.ticket), contents(2));
-}
-
-TEST_F(SpillerTest, TicketsOutliveTheirStep) {
-    create(keeping(0));
-    SUCCEEDS(sh_spiller_begin_step(spiller_, 1));
-    EXPECT_EQ(sh_spiller_begin_step(spiller_, 2), SH_ERROR_INVALID_STATE);
-    Saved saved = save(1);
-    SUCCEEDS(sh_spiller_end_step(spiller_));
-    EXPECT_EQ(sh_spiller_end_step(spiller_), SH_ERROR_INVALID_STATE);
-    collect(SH_COLLECT_ALL);
-    EXPECT_EQ(restore(saved.ticket), contents(1));
-    SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
-    EXPECT_EQ(sh_ticket_release(spiller_, saved.ticket), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_restore(spiller_, saved.ticket, 0, stream_), SH_ERROR_INVALID_HANDLE);
-    sh_spiller* other = nullptr;
-    SUCCEEDS(sh_spiller_create(device_, nullptr, &other));
-    Saved mine = save(2);
-    EXPECT_EQ(sh_ticket_release(other, mine.ticket), SH_ERROR_INVALID_HANDLE);
-    sh_spiller_destroy(other);
-    sh_spiller_destroy(other);
-    EXPECT_EQ(sh_ticket_release(other, mine.ticket), SH_ERROR_INVALID_HANDLE);
-}
-
 // A call without room for the tickets has made another stream wait. Who is told of them later waits, too.
 TEST_F(SpillerTest, WhoIsToldOfATicketWaitsForItsCopy) {
     create(keeping(0), "capacity=64MiB;bandwidth=2MB/s");
@@ -358,49 +194,12 @@ TEST_F(SpillerTest, WhoIsToldOfATicketWaitsForItsCopy) {
     EXPECT_GT(stats().stall_count, stalls);
 }
 
-TEST_F(SpillerTest, ASharedCopyStaysIfOneOfItsTicketsHasTo) {
-    create(keeping(0));
-    StreamGate gate(device_, stream_);
-    EngineMemory memory(kTensor);
-    sh_ticket first = 0, second = 0;
-    EXPECT_EQ(spill(memory.address(), kTensor, 0, &first, 5), SH_OK);
-    EXPECT_EQ(spill(memory.address(), kTensor, SH_SPILL_KEEP, &second, 5), SH_KEPT);
-    EXPECT_TRUE(collect(SH_COLLECT_ALL).empty());
-    EXPECT_EQ(info(first).state, uint32_t(SH_TICKET_KEPT));
-}
-
-TEST_F(SpillerTest, ATensorLargerThanTheBoundDoesNotStopTheOthers) {
-    sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
-    options.high_watermark_bytes = 10 * kTensor;
-    options.low_watermark_bytes = 2 * kTensor;
-    options.to_host_bytes = kTensor;
-    create(options);
-    std::vector<Saved> all;
-    all.push_back(save(0, 0, 4 * kTensor, 4 * kTensor));
-    all.push_back(save(1, 0, kTensor, 11 * kTensor));
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u) << "as much as must leave";
-    all.push_back(save(2, 0, 4 * kTensor, 9 * kTensor));
-    EXPECT_EQ(collect(SH_COLLECT_ALL), (std::vector<sh_ticket>{all[1].ticket, all[2].ticket}))
-        << "below the high mark nobody waits for copies, so that their size does not matter";
-    all.push_back(save(3, 0, kTensor, 9 * kTensor));
-    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{all[3].ticket});
-}
-
 TEST_F(SpillerTest, ImpossibleSpansAreRefused) {
     create(keeping(0));
     sh_ticket ticket = 0;
     EXPECT_REFUSED(spill(4096, int64_t(1) << 50, 0, &ticket), SH_ERROR_INVALID_ARGUMENT, "2^48");
     EXPECT_EQ(spill(0, 5, 0, &ticket), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(spill(4096, -5, 0, &ticket), SH_ERROR_INVALID_ARGUMENT);
-}
-
-TEST_F(SpillerTest, ReleasedTicketsAreNotNamed) {
-    create(keeping(0), "capacity=64MiB;bandwidth=20MB/s");
-    Saved saved = save(1), other = save(2);
-    SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
-    give_back(saved);
-    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{other.ticket});
-    SUCCEEDS(sh_stream_synchronize(device_, stream_));
 }
 
 TEST_F(SpillerTest, CollectNamesWhatDoesNotFitTheNextTime) {
@@ -412,17 +211,6 @@ TEST_F(SpillerTest, CollectNamesWhatDoesNotFitTheNextTime) {
     SUCCEEDS(sh_spiller_collect(spiller_, stream_, SH_COLLECT_ALL, tickets, 3, &count));
     EXPECT_EQ(count, 3u);
     EXPECT_EQ(collect(), (std::vector<sh_ticket>{all[3].ticket, all[4].ticket}));
-}
-
-TEST_F(SpillerTest, WorksOnTheCallingThread) {
-    create(keeping(0));
-    stream_ = SH_STREAM_HOST;
-    Saved saved = save(1);
-    EXPECT_EQ(collect(SH_COLLECT_ALL), std::vector<sh_ticket>{saved.ticket});
-    std::ranges::fill(saved.memory->bytes(), 0);
-    EngineMemory memory(kTensor);
-    SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), SH_STREAM_HOST));
-    EXPECT_EQ(memory.bytes(), contents(1));
 }
 
 TEST_F(SpillerTest, ChecksumsFindOverwrittenMemory) {
@@ -442,16 +230,6 @@ TEST_F(SpillerTest, ChecksumsFindOverwrittenMemory) {
     memory.bytes()[17] ^= 1;
     EXPECT_REFUSED(sh_restore(spiller_, saved.ticket, address, stream_), SH_ERROR_CHECKSUM,
                    "device memory was overwritten");
-}
-
-// Copies of streamed weights come between the pieces of a large tensor.
-TEST_F(SpillerTest, ALargeTensorGoesInPieces) {
-    create(keeping(0));
-    constexpr uint64_t kLarge = (65 << 20) + 4321;
-    Saved saved = save(1, 0, kLarge);
-    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
-    give_back(saved);
-    EXPECT_EQ(restore(saved.ticket, kLarge) == contents(1, kLarge), true);
 }
 
 }  // namespace

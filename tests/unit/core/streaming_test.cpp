@@ -34,36 +34,12 @@ protected:
     }
 };
 
-TEST_P(Streaming, unequal_blocks_forward) {
-    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(30, GetParam().origin), forward(30));
-    run(model, forward(30), 5);
-    EXPECT_GT(model.stats().bytes_to_device, model.total_bytes());
-}
-
-TEST_P(Streaming, forward_then_backward) {
-    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(30, GetParam().origin), forward_backward(30));
-    run(model, forward_backward(30), 4);
-}
-
 TEST_P(Streaming, learns_the_order) {
     SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(20, GetParam().origin));
     run(model, forward(20), 4);
     const sh_plan_info plan = model.plan();
     EXPECT_EQ(plan.scheduled_blocks, 20u);
     EXPECT_GT(plan.streamed_blocks, 0u);
-}
-
-TEST_P(Streaming, learns_a_changed_order) {
-    SoloModel model({.budget_bytes = 24 * kPage}, unequal_blocks(20, GetParam().origin));
-    run(model, forward(20), 3);
-    std::vector<size_t> reversed = forward(20);
-    std::reverse(reversed.begin(), reversed.end());
-    const sh_stream stream = stream_of(model);
-    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(reversed, stream));
-    const uint64_t before = model.stats().misses;
-    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(reversed, stream));
-    model.synchronize();
-    EXPECT_EQ(model.stats().misses, before) << "the new order was not learned";
 }
 
 TEST_P(Streaming, order_is_only_a_hint) {
@@ -79,33 +55,10 @@ TEST_P(Streaming, order_is_only_a_hint) {
     }
 }
 
-TEST_P(Streaming, twice_in_a_row_and_never) {
-    SoloModel model({.budget_bytes = 16 * kPage}, unequal_blocks(12, GetParam().origin));
-    const std::vector<size_t> order = {0, 1, 1, 3, 3, 3, 4, 5, 7, 8, 8, 0, 10, 10, 1};
-    SUCCEEDS(model.schedule(order));
-    run(model, order, 5);
-}
-
 TEST_P(Streaming, smallest_budget_runs) {
     SoloModel model({.budget_bytes = 10 * kPage}, equal_blocks(9, 10 * kPage, GetParam().origin), forward(9));
     EXPECT_EQ(model.plan(10 * kPage).smallest_budget_bytes, 10 * kPage);
     run(model, forward(9), 4);
-}
-
-TEST_P(Streaming, only_small_blocks) {
-    std::vector<uint64_t> sizes;
-    for (uint64_t i = 0; i < 200; i++) sizes.push_back((1 + i * 37 % 1500) * (kPage / 4096));
-    SoloModel model({.budget_bytes = 12 * kPage}, blocks_of(sizes, GetParam().origin), forward(200));
-    run(model, forward(200), 3);
-}
-
-TEST_P(Streaming, all_resident_is_loaded_once) {
-    SoloModel model({.budget_bytes = 400 * kPage}, unequal_blocks(30, GetParam().origin), forward(30));
-    run(model, forward(30), 5);
-    EXPECT_EQ(model.stats().bytes_to_device, model.total_bytes());
-    const sh_plan_info plan = model.plan();
-    EXPECT_EQ(plan.streamed_blocks, 0u);
-    EXPECT_EQ(plan.ring_bytes, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Streaming,
@@ -115,46 +68,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, Streaming,
                                          Way{Origin::file, false}, Way{Origin::file, true}, Way{Origin::fill, false},
                                          Way{Origin::fill, true}),
                          way_name);
-
-TEST(Steps, mixed_sources_in_one_model) {
-    std::vector<BlockSpec> specs = unequal_blocks(40, Origin::pinned);
-    for (size_t i = 0; i < specs.size(); i++) specs[i].origin = kOrigins[i % 5];
-    SoloModel model({.budget_bytes = 24 * kPage}, specs, forward_backward(40));
-    const sh_stream stream = model.stream();
-    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward_backward(40), k % 2 ? stream : SH_STREAM_HOST));
-}
-
-TEST(Steps, several_segments_and_gaps) {
-    TestDevice device({.budget_bytes = 8 * kPage});
-    sh_runtime* runtime = nullptr;
-    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
-    Source first(device.get(), Origin::pinned, contents_of(1, 0, 3000)),
-        second(device.get(), Origin::file, contents_of(2, 0, 9001)),
-        third(device.get(), Origin::pageable, contents_of(3, 0, 5));
-    // Given out of order, with gaps that nothing covers.
-    const sh_segment segments[] = {second.segment(4100), third.segment(20000), first.segment(7)};
-    std::vector<sh_block> ids(4);
-    std::vector<sh_block_desc> descs(4, SH_BLOCK_DESC_INIT);
-    for (sh_block_desc& desc : descs) {
-        desc.bytes = 6 * kPage;
-        desc.segments = segments;
-        desc.segment_count = 3;
-    }
-    SUCCEEDS(sh_register_blocks(runtime, descs.data(), 4, ids.data()));
-    for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_step_begin(runtime, nullptr));
-        for (const sh_block id : ids) {
-            sh_view view = held_view(runtime, id);
-            const std::vector<uint8_t> all = device.bytes().read(view.address, view.bytes);
-            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 7, all.begin() + 3007), first.read());
-            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 4100, all.begin() + 13101), second.read());
-            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 20000, all.begin() + 20005), third.read());
-            let_go(runtime, id);
-        }
-        SUCCEEDS(sh_step_end(runtime));
-    }
-    sh_runtime_destroy(runtime);
-}
 
 TEST(Steps, addresses_stay_and_are_aligned) {
     if (devices_without_pages()) GTEST_SKIP() << "addresses change with the plan on this device";
@@ -237,28 +150,6 @@ TEST(Steps, serial_grows_with_each_load) {
     }
 }
 
-TEST(Steps, nothing_leaks_over_fifty) {
-    SoloModel model({.budget_bytes = 20 * kPage}, unequal_blocks(20, Origin::pageable), forward(20));
-    const sh_stream stream = model.stream();
-    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(20), stream));
-    const uint64_t used = model.memory().used_bytes;
-    for (int k = 0; k < 50; k++) SUCCEEDS(model.step(forward(20), stream));
-    model.synchronize();
-    EXPECT_EQ(model.memory().used_bytes, used);
-    EXPECT_EQ(model.stats().failed_loads, 0u);
-    model.destroy();
-    EXPECT_EQ(model.memory().used_bytes, 0u);
-}
-
-TEST(Steps, acquire_outside_a_step) {
-    SoloModel model({.budget_bytes = 20 * kPage}, unequal_blocks(20, Origin::pageable));
-    for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
-    SUCCEEDS(model.schedule(forward(20)));
-    for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
-}
-
 TEST(Steps, misplaced_calls_are_refused) {
     SoloModel model({}, equal_blocks(3, 2 * kPage));
     EXPECT_EQ(sh_step_end(model.runtime()), SH_ERROR_INVALID_STATE);
@@ -298,19 +189,6 @@ TEST(Steps, a_view_stays_held_if_the_stream_of_the_release_is_gone) {
     EXPECT_EQ(model.state(0).held, 1u);
     model.release(0);
     SUCCEEDS(model.use(1));
-}
-
-// Three blocks share the memory of two. The block that was used again stays.
-TEST(Unordered, blocks_that_are_used_again_stay) {
-    for (const size_t again : {0, 1}) {
-        auto specs = equal_blocks(4, 4 * kPage, Origin::pinned, SH_BLOCK_UNORDERED);
-        specs[3].flags = 0;
-        SoloModel model({.budget_bytes = 12 * kPage}, specs, {3}, {.unordered_bytes = 8 * kPage});
-        SUCCEEDS(model.step({3, 0, 1, again, 2}));
-        EXPECT_EQ(model.state(again).present_bytes, model.bytes(again));
-        EXPECT_EQ(model.state(1 - again).present_bytes, 0u);
-        EXPECT_EQ(model.stats().evictions, 1u);
-    }
 }
 
 TEST(Steps, read_block_reads_what_the_stream_has_seen) {
@@ -361,31 +239,6 @@ TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
         SUCCEEDS(sh_read_block(model.runtime(), model.id(i), SH_STREAM_HOST, 0, bytes.data(), bytes.size()));
         EXPECT_EQ(bytes, *model.truth(i)) << "block " << i;
         model.release(i, stream);
-    }
-}
-
-// An engine that computes on the calling thread holds a view meanwhile. The library then loads the next block into the
-// free pages, although other pages of the block are held.
-TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
-    SoloModel model({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000 / 4096 * kPage},
-                    equal_blocks(6, 8 * kPage));
-    SUCCEEDS(
-        model.schedule(forward(6), 32'768));  // as long as a copy: a ring of less than two blocks overlaps them in part
-    SUCCEEDS(model.step(forward(6)));
-    int begun_in_part = 0;
-    for (int k = 0; k < 3; k++) {
-        model.begin_step();
-        for (size_t i = 0; i < 6; i++) {
-            sh_view view = model.acquire(i);
-            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
-            const sh_block_state next = model.state((i + 1) % 6);
-            begun_in_part += next.present_bytes > next.resident_bytes && next.present_bytes < next.bytes;
-            model.release(i);
-        }
-        model.end_step();
-    }
-    if (!devices_without_pages()) {
-        EXPECT_GT(begun_in_part, 10);
     }
 }
 
