@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "platform/host_memory.h"
 #include "platform/thread.h"
 
@@ -43,7 +42,6 @@ Status Ferry::make_crews() {
     for (uint64_t i = 0; i < wanted; i++) {
         Crew& crew = crews_.emplace_back();
         crew.buffer = static_cast<char*>(memory_.data()) + i * kPieceBytes;
-        SH_TRY(device_.event_create(false, &crew.event));
     }
     return Status();
 }
@@ -57,8 +55,6 @@ void Ferry::close() noexcept {
     }
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
-    for (const Crew& crew : crews_)
-        if (crew.event) (void)once_more([&] { return device_.event_destroy(crew.event); }).ok();
     crews_.clear();
     memory_.reset();
 }
@@ -130,10 +126,7 @@ Status Ferry::carry(Crew& crew, const Piece& piece) {
 Status Ferry::copy(Crew& crew, const Piece& piece) {
     SH_TRY(piece.leaves ? device_.copy_to_host(piece.lane, crew.buffer, piece.address, piece.bytes)
                         : device_.copy_to_device(piece.lane, piece.address, crew.buffer, piece.bytes));
-    const Status ended = [&] {
-        SH_TRY(once_more([&] { return device_.event_record(crew.event, piece.lane); }));
-        return device_.event_synchronize(crew.event);
-    }();
+    const Status ended = device_.stream_synchronize(piece.lane);
     return ended.ok() ? ended : ended.within("a copy through a buffer");
 }
 

@@ -63,7 +63,6 @@ public:
 private:
     struct Crew {
         char* buffer = nullptr;
-        sh_backend_event event = 0;
         FileMove files;
     };
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <vector>
 
 #include "base/recycled.h"
@@ -46,9 +44,6 @@ public:
         return progress;
     }
     void give_back(Progress& progress) { records_.give(progress); }
-
-    // Returns all records, whether they are used or not.
-    std::span<const std::unique_ptr<Progress>> records() const { return records_.all(); }
 
 private:
     Recycled<Progress> records_;

@@ -66,32 +66,22 @@ struct StagedLoad::Progress : Deadline {
     }
 };
 
-// Guarded by the engine's mutex. While a worker issues the store, the store is in no queue and the worker owns `next`,
-// `straight` and `waited`.
+// Guarded by the engine's mutex. While a worker issues the store, the store is in no queue and the worker owns `next`.
 struct StagedStore::Progress : Deadline {
     StagedStore* store = nullptr;
-    bool waited = false;              // the waits and the straight copies were issued
-    bool needs_slot = false;          // and some bytes must go through a slot
-    bool issued = false;              // all copies were issued or one has failed, and only arrivals are awaited
-    bool ending = false;              // queued for `finished`
-    uint32_t slots = 0;               // slots that are in flight or being emptied
-    bool straight_in_flight = false;  // copies straight to host memory are under way; `arrived` is recorded after them
-    bool any_straight = false;
-    bool look_done = false;  // result of the last look at `arrived`; belongs to the worker that looks
-    Status look_failure;
+    bool needs_slot = false;  // the waits were issued, and bytes are left
+    bool issued = false;      // all copies were issued or one has failed, and only arrivals are awaited
+    uint32_t slots = 0;       // slots that are in flight or being emptied
     Cursor next;
-    std::vector<uint8_t> straight;  // for each extent: whether it is copied straight to pinned host memory
-    sh_backend_event arrived = 0;   // made when first needed
     Status failure;
 
     void begin(StagedStore& of) {
         store = &of;
         deadline_ns = of.deadline_ns;
-        waited = needs_slot = issued = ending = straight_in_flight = any_straight = look_done = false;
+        needs_slot = issued = false;
         slots = 0;
         next = {};
-        straight.assign(of.extents.size(), 0);
-        failure = look_failure = Status();
+        failure = Status();
     }
 };
 

@@ -71,22 +71,4 @@ Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, 
     return record_if_used(device, store.stream, slot, status, out);
 }
 
-void issue_straight(BackendDevice& device, const StagedStore& store, std::vector<uint8_t>* straight, bool* out_any) {
-    WaitSet none;
-    Issued issued;
-    for (size_t i = 0; i < store.extents.size(); i++) {
-        const StagedStore::Extent& extent = store.extents[i];
-        uint32_t pinned = 0;
-        if (extent.bytes == 0 || !device.host_is_pinned(extent.host, extent.bytes, &pinned).ok() || !pinned) continue;
-        // The device may refuse memory that is pinned in several registrations. The extent is staged then, like memory
-        // that is not pinned.
-        const Command command = {Command::Kind::to_host, false,
-                                 extent.device_address,  reinterpret_cast<uint64_t>(extent.host),
-                                 extent.bytes,           {}};
-        if (!issue(device, store.stream, {&command, 1}, {}, &none, &issued).ok()) continue;
-        (*straight)[i] = 1;
-        *out_any = true;
-    }
-}
-
 }  // namespace stagehand::transfer

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
@@ -32,9 +31,5 @@ Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, Wai
 
 // Copies the slot's piece of the store into the slot, then records the slot's event.
 Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, SlotIssued* out);
-
-// Copies extents with pinned host memory straight to that memory, and marks them. If the device refuses a copy, the
-// extent goes through the slots.
-void issue_straight(BackendDevice& device, const StagedStore& store, std::vector<uint8_t>* straight, bool* out_any);
 
 }  // namespace stagehand::transfer

@@ -31,11 +31,6 @@ StagingEngine::Impl::Impl(BackendDevice& device, const StagingOptions& options)
 StagingEngine::Impl::~Impl() {
     stop_workers();
     slots_.free();
-    for (auto& store : stores_.records()) {
-        if (!store->arrived) continue;
-        if (Status status = device_.event_destroy(store->arrived); !status.ok())
-            log_line(SH_LOG_WARNING, "%s", status.text());
-    }
 }
 
 Status StagingEngine::Impl::start() {
@@ -47,7 +42,6 @@ Status StagingEngine::Impl::start() {
         status = slots_.allocate(device_, size_);
         loads_.expect(kExpected);
         stores_.expect(kExpected);
-        for (auto* list : {&straight_, &looked_}) list->reserve(kExpected);
         arrived_.reserve(slots_.slots());
         uint32_t able = size_.threads;
         if (status.ok())
@@ -146,9 +140,7 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
         Lock lock(mutex_);
         revive();
         if (!lost_.ok()) return lost_;
-        StoreProgress& progress = stores_.take([&](StoreProgress&) {
-            for (auto* list : {&straight_, &looked_}) list->reserve(stores_.records().size() + 1);
-        });
+        StoreProgress& progress = stores_.take([](StoreProgress&) {});
         if (Status begun = no_throw([&] { return progress.begin(store), Status(); }); !begun.ok()) {
             stores_.give_back(progress);
             return begun;

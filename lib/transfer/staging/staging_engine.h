@@ -48,8 +48,7 @@ struct StagedLoad {
     Progress* progress = nullptr;
 };
 
-// A write-back: copies device bytes to host memory, straight if that memory is pinned. The rules of ownership are the
-// same as for a load.
+// A write-back: copies device bytes to host memory. The rules of ownership are those of a load.
 struct StagedStore {
     struct Extent {
         void* host = nullptr;

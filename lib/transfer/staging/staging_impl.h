@@ -97,9 +97,7 @@ private:
     Status issue_some(StoreProgress& store, Slot* slot, SlotIssued* issued);
     Status begin_store(StoreProgress& store);
     void fail(StoreProgress& store, const Status& status);
-    void find_staged(StoreProgress& store) const;
     void finish_issue(Lock& lock, StoreProgress& store);
-    Status record_read(StoreProgress& store, bool* out_straight_in_flight);
     void empty_slot(Lock& lock, Slot& slot);
     bool store_done(const StoreProgress& store) const;
     void end_if_done(Lock& lock, StoreProgress& store);
@@ -135,9 +133,7 @@ private:
     Slots slots_;
     Jobs<LoadProgress> loads_;
     Jobs<StoreProgress> stores_;
-    std::vector<Slot*> arrived_;            // slots of stores whose bytes have arrived
-    std::vector<StoreProgress*> straight_;  // stores whose `arrived` event is looked at
-    std::vector<StoreProgress*> looked_;    // copy of `straight_` during a look
+    std::vector<Slot*> arrived_;  // slots of stores whose bytes have arrived
 };
 
 }  // namespace stagehand::transfer

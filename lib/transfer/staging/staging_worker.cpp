@@ -128,21 +128,14 @@ bool StagingEngine::Impl::choose_store(Task* task) {
 bool StagingEngine::Impl::starving() const { return !loads_.empty() || !stores_.empty(); }
 
 bool StagingEngine::Impl::wants_look() const {
-    return (slots_.any_in_flight() && (starving() || counts_.store_slots > 0)) || !straight_.empty();
+    return slots_.any_in_flight() && (starving() || counts_.store_slots > 0);
 }
 
 // Asks the device what has finished, without the lock, and sorts the results. Returns true if something has finished.
 bool StagingEngine::Impl::look(Lock& lock) {
     const std::span<Slot* const> slots = slots_.watch();
-    looked_.assign(straight_.begin(), straight_.end());
     lock.unlock();
     Slots::look(device_, slots);
-    for (StoreProgress* store : looked_) {
-        uint32_t done = 0;
-        const Status status = device_.event_query(store->arrived, &done);
-        if (!status.ok() && !device_.event_synchronize(store->arrived).ok()) store->look_failure = status;
-        store->look_done = done || !status.ok();
-    }
     lock.lock();
     bool any = false;
     slots_.collect([&](Slot& slot) {
@@ -162,14 +155,6 @@ bool StagingEngine::Impl::look(Lock& lock) {
             fail(*store, slot.failure);
             if (store_done(*store)) stores_.end_soon(*store);
         }
-    });
-    std::erase_if(straight_, [&](StoreProgress* store) {
-        if (!store->look_done) return false;
-        any = true;
-        store->straight_in_flight = false;
-        fail(*store, store->look_failure);
-        if (store_done(*store)) stores_.end_soon(*store);
-        return true;
     });
     return any;
 }

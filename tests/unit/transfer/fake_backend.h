@@ -30,8 +30,6 @@ public:
     std::function<bool(uint64_t bytes)> may_register;
     // The stream that takes part in a capture, or 0.
     std::atomic<sh_stream> capturing = 0;
-    // Copies to the host fail for this destination.
-    std::atomic<const void*> refused_destination = nullptr;
 
     // Makes the n-th call from now on fail, once or for ever. 0: no call fails. Counts all calls, or only calls whose
     // names begin with `prefix`.
