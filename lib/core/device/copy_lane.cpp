@@ -15,15 +15,24 @@ constexpr size_t kFewTrips = 32;
 }  // namespace
 
 CopyLane::~CopyLane() {
-    for (const sh_backend_event event : events_)
+    const auto destroy = [&](sh_backend_event event) {
         if (event) (void)once_more([&] { return device_.backend().event_destroy(event); }).ok();
-    for (const Turn& turn : turns_)
-        if (turn.done) (void)once_more([&] { return device_.backend().event_destroy(turn.done); }).ok();
+    };
+    for (const sh_backend_event event : events_) destroy(event);
+    for (const Turn& turn : turns_) destroy(turn.done);
+    destroy(fence_);
 }
 
 Status CopyLane::open() {
     if (lane_.is_open()) return Status();
     return device_.lanes().lend(direction_, &lane_);
+}
+
+Status CopyLane::come_after(sh_stream stream) {
+    BackendDevice& device = device_.backend();
+    if (!fence_) SH_TRY(device.event_create(false, &fence_));
+    SH_TRY(device.event_record(fence_, stream));
+    return device.stream_wait_event(lane_.stream(), fence_);
 }
 
 Status CopyLane::copy(uint64_t on_device, void* on_host, uint64_t bytes) {
@@ -45,14 +54,13 @@ Status CopyLane::open(Turn& turn) {
 }
 
 // `*out_queued`: something was queued, which a failure does not take back.
-Status CopyLane::queue_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after,
-                              bool* out_queued) {
+Status CopyLane::queue_packed(const sh_backend_tiles& tiles, std::initializer_list<End> after, bool* out_queued) {
     BackendDevice& device = device_.backend();
     Turn& turn = turns_[next_turn_++ % std::size(turns_)];
     SH_TRY(open(turn));
     const sh_stream stream = turn.lane.stream();
-    for (const sh_backend_event event : after)
-        if (event) SH_TRY(device.stream_wait_event(stream, event));
+    if (fence_) SH_TRY(device.stream_wait_event(stream, fence_));
+    for (const End& end : after) SH_TRY(end.lane.precede(stream, end.trip));
     SH_TRY(direction_ == transfer::Direction::to_device ? device.unpack_tiles(stream, tiles)
                                                         : device.pack_tiles(stream, tiles));
     *out_queued = true;
@@ -60,7 +68,7 @@ Status CopyLane::queue_packed(const sh_backend_tiles& tiles, std::span<const sh_
     return device.stream_wait_event(lane_.stream(), turn.done);
 }
 
-Status CopyLane::copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after) {
+Status CopyLane::copy_packed(const sh_backend_tiles& tiles, std::initializer_list<End> after) {
     device_.links().of(direction_).note_use(device_.backend().now_ns());
     bool queued = false;
     Status status = no_throw([&] { return queue_packed(tiles, after, &queued); });
@@ -88,6 +96,11 @@ Status CopyLane::end_trip(transfer::Trip* out) {
         *out = ++last_;
         return Status();
     });
+}
+
+Status CopyLane::precede(sh_stream stream, transfer::Trip trip) const {
+    const sh_backend_event event = event_of(trip);
+    return event ? device_.backend().stream_wait_event(stream, event) : Status();
 }
 
 Status CopyLane::has_ended(transfer::Trip trip, bool* out) {

@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <span>
+#include <initializer_list>
 #include <vector>
 
 #include "backend/backend_device.h"
@@ -37,18 +37,29 @@ public:
     // What else is queued there comes between the copies.
     sh_stream stream() const { return lane_.stream(); }
 
+    // What is queued from now on comes after the work that is on an engine's stream now, or after a trip of another
+    // lane. What is packed comes after the last call's stream only, and after what the lane comes after itself if
+    // after_all() follows.
+    Status come_after(sh_stream stream);
+    Status come_after(const CopyLane& other, transfer::Trip trip) { return other.precede(lane_.stream(), trip); }
+    Status after_all() { return fence_ ? record(fence_) : Status(); }
+
     // Queues a copy between the device and host memory, in the lane's direction.
     Status copy(uint64_t on_device, void* on_host, uint64_t bytes);
     // copy_packed() fails for want of a stream no more.
     Status get_ready_to_pack();
-    // Packs elements into host memory, or unpacks them, in the lane's direction, after these events and beside the copy
+    struct End {  // of a trip
+        const CopyLane& lane;
+        transfer::Trip trip = 0;
+    };
+    // Packs elements into host memory, or unpacks them, in the lane's direction, after these trips and beside the copy
     // before it. What the lane is given later comes after it.
-    Status copy_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
+    Status copy_packed(const sh_backend_tiles& tiles, std::initializer_list<End> after);
     // Trips have ascending numbers.
     Status end_trip(transfer::Trip* out);
-    // What comes after the trip waits for this event. 0: the trip is known to have ended. In force until the next
-    // end_trip().
-    sh_backend_event event_of(transfer::Trip trip) const { return trip > over_ ? events_[place(trip)] : 0; }
+    // The stream waits for the trip.
+    Status precede(sh_stream stream, transfer::Trip trip) const;
+    bool is_known_to_have_ended(transfer::Trip trip) const { return trip <= over_; }
     Status has_ended(transfer::Trip trip, bool* out);
     // Waits on the host. Not twice, because the error may be that of a copy.
     Status wait(transfer::Trip trip);
@@ -65,7 +76,9 @@ private:
     };
 
     Status open(Turn& turn);
-    Status queue_packed(const sh_backend_tiles& tiles, std::span<const sh_backend_event> after, bool* out_queued);
+    Status queue_packed(const sh_backend_tiles& tiles, std::initializer_list<End> after, bool* out_queued);
+    // 0: the trip is known to have ended.
+    sh_backend_event event_of(transfer::Trip trip) const { return trip > over_ ? events_[place(trip)] : 0; }
     size_t place(transfer::Trip trip) const { return (trip - first_) % events_.size(); }
     void make_room();
 
@@ -75,6 +88,7 @@ private:
     Turn turns_[2];
     size_t next_turn_ = 0;
     std::atomic<bool> settled_ = true;
+    sh_backend_event fence_ = 0;            // recorded anew each time: a queued wait keeps the record that it saw
     transfer::Trip over_ = 0, last_ = 0;    // the trips until `over_` have ended
     std::vector<sh_backend_event> events_;  // the circle of those of the others
     transfer::Trip first_ = 0;              // the trip whose event is the first of them

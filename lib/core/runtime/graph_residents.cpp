@@ -58,7 +58,7 @@ Status GraphResidents::load_units(const Graph& graph, sh_stream stream, Lock& lo
         Status failure;
         const bool done = movers_.loader.settle(unit, &failure);
         SH_TRY(failure);
-        if (!done) SH_TRY(memory_.device.stream_wait_event(stream, unit.load()->done));
+        if (!done) SH_TRY(movers_.loader.order_before(unit, stream));
     }
     SH_TRY(gate_.usable());
     for (const uint32_t index : graph.units)

@@ -66,15 +66,11 @@ private:
 
 Status Readback::order_copies_after(const Block& block, sh_stream stream) {
     BackendDevice& backend = memory_.device;
-    const sh_stream copies = movers_.write_back.lane().stream();
+    CopyLane& lane = movers_.write_back.lane();
+    const sh_stream copies = lane.stream();
     if (stream != SH_STREAM_HOST) {
         SH_TRY(views_.check_no_capture(stream));
-        sh_backend_event event = 0;
-        SH_TRY(memory_.events.take(&event));
-        Status status = backend.event_record(event, stream);
-        if (status.ok()) status = backend.stream_wait_event(copies, event);
-        memory_.events.give(&event);
-        SH_TRY(status);
+        SH_TRY(lane.come_after(stream));
     }
     const Unit& unit = memory_.registry.unit(block.unit);
     // The acquire may be on another stream.

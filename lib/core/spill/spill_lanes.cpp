@@ -1,7 +1,6 @@
 #include "core/spill/spill_lanes.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/log.h"
 #include "base/no_throw.h"
@@ -31,16 +30,9 @@ SpillLanes::SpillLanes(Device& device)
       to_device_(device, transfer::Direction::to_device),
       stalls_(device.backend()) {}
 
-SpillLanes::~SpillLanes() {
-    for (const sh_backend_event event : {leaves_after_, comes_back_after_})
-        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
-}
-
 Status SpillLanes::open(bool packs) {
     SH_TRY(to_host_.open());
     SH_TRY(to_device_.open());
-    SH_TRY(device_.event_create(false, &leaves_after_));
-    SH_TRY(device_.event_create(false, &comes_back_after_));
     if (packs) {
         const Status tried = no_throw([&] { return try_packing(device_, to_host_.stream()); });
         if (!tried.ok()) log_line(SH_LOG_INFO, "saved tensors cross the link as they are: %s", tried.text());
@@ -68,24 +60,21 @@ Status SpillLanes::ask_whether_captures(sh_stream stream) {
     return Status(SH_ERROR_UNSUPPORTED, "the stream captures a graph: saved tensors cannot leave or come back in it");
 }
 
-Status SpillLanes::come_after(sh_stream lane, sh_stream stream, sh_backend_event fence) {
+Status SpillLanes::come_after(CopyLane& lane, sh_stream stream) {
     if (stream == SH_STREAM_HOST) return Status();
     if (stream != checked_) SH_TRY(ask_whether_captures(stream));  // an older save's stream may capture by now
-    SH_TRY(device_.event_record(fence, stream));
-    return device_.stream_wait_event(lane, fence);
+    return lane.come_after(stream);
 }
 
-// Afterwards one event stands for the work of all streams.
 Status SpillLanes::leave_after(const StreamSet& streams) {
-    const sh_stream lane = to_host_.stream();
-    SH_TRY(streams.for_each([&](sh_stream stream) { return come_after(lane, stream, leaves_after_); }));
-    return streams.size() > 1 ? device_.event_record(leaves_after_, lane) : Status();
+    SH_TRY(streams.for_each([&](sh_stream stream) { return come_after(to_host_, stream); }));
+    return streams.size() > 1 ? to_host_.after_all() : Status();
 }
 
 // Has a lane wait for a trip of the other lane, unless it has waited for a later one.
 Status SpillLanes::lane_waits(CopyLane& lane, const CopyLane& other, transfer::Trip trip, transfer::Trip* waited_for) {
     if (trip <= *waited_for) return Status();
-    if (const sh_backend_event event = other.event_of(trip)) SH_TRY(device_.stream_wait_event(lane.stream(), event));
+    SH_TRY(lane.come_after(other, trip));
     *waited_for = trip;
     return Status();
 }
@@ -116,35 +105,29 @@ Status SpillLanes::out(SavedCopy& copy) {
     return no_throw([&] {
         SH_TRY(leave_after(copy.streams));
         SH_TRY(lane_waits(to_host_, to_device_, buffer.emptied, &returns_waited_for_));
-        SH_TRY(copy.packed ? pack(copy) : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes));
+        // The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was
+        // released.
+        SH_TRY(copy.packed ? packed(to_host_, tiles_of(copy, copy.span.address),
+                                    {{to_device_, buffer.emptied}, {to_host_, buffer.filled}})
+                           : in_pieces(to_host_, copy.span.address, buffer, copy.span.bytes));
         SH_TRY(end_trip(to_host_, &buffer.filled));
         copy.departure = buffer.filled;
         return Status();
     });
 }
 
-Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after) {
+Status SpillLanes::packed(CopyLane& lane, const sh_backend_tiles& tiles, std::initializer_list<CopyLane::End> after) {
     const Status status = lane.copy_packed(tiles, after);
     return status.ok() || lane.is_settled() ? status : unknown_end(status);
 }
 
-// The copy before may still be under way. It is another's, or on its way into this buffer if its tensor was released.
-Status SpillLanes::pack(SavedCopy& copy) {
-    const std::array after = {fence_of(copy.streams), to_device_.event_of(copy.buffer->emptied),
-                              to_host_.event_of(copy.buffer->filled)};
-    return packed(to_host_, tiles_of(copy, copy.span.address), after);
-}
-
-Status SpillLanes::come_back_after(sh_stream stream) {
-    return come_after(to_device_.stream(), stream, comes_back_after_);
-}
+Status SpillLanes::come_back_after(sh_stream stream) { return come_after(to_device_, stream); }
 
 Status SpillLanes::back(SavedCopy& copy, uint64_t address) {
     transfer::PoolBuffer& buffer = *copy.buffer;
     return no_throw([&] {
         SH_TRY(lane_waits(to_device_, to_host_, buffer.filled, &departures_waited_for_));
-        const std::array after = {comes_back_after_, to_host_.event_of(buffer.filled)};
-        SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), after)
+        SH_TRY(copy.packed ? packed(to_device_, tiles_of(copy, address), {{to_host_, buffer.filled}})
                            : in_pieces(to_device_, address, buffer, copy.span.bytes));
         return end_trip(to_device_, &buffer.emptied);
     });
@@ -164,14 +147,14 @@ Status SpillLanes::wait(CopyLane& lane, transfer::Trip trip, sh_stream stream) {
     if (stream == SH_STREAM_HOST || !BackendDevice::is_of_this_thread(stream)) return wait_on_host(lane, trip);
     if (has_ended(lane, trip)) return Status();
     stalls_.stream_waits(stream);
-    const Status status = device_.stream_wait_event(stream, lane.event_of(trip));
+    const Status status = lane.precede(stream, trip);
     stalls_.stream_goes_on(stream);
     return status.ok() ? status : wait_on_host(lane, trip);
 }
 
 // To look takes one call, and to wait takes three, because the waits are measured.
 bool SpillLanes::has_ended(CopyLane& lane, transfer::Trip trip) {
-    if (!lane.event_of(trip)) return true;
+    if (lane.is_known_to_have_ended(trip)) return true;
     if (!ended_ && ++unasked_ < kLookAtOneIn) return false;
     unasked_ = 0;
     ended_ = false;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <initializer_list>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
@@ -19,7 +19,6 @@ namespace stagehand::core {
 class SpillLanes {
 public:
     explicit SpillLanes(Device& device);
-    ~SpillLanes();
     SpillLanes(const SpillLanes&) = delete;
     SpillLanes& operator=(const SpillLanes&) = delete;
 
@@ -56,23 +55,19 @@ public:
     CopyLane& to_host() { return to_host_; }
 
 private:
-    Status come_after(sh_stream lane, sh_stream stream, sh_backend_event fence);
+    Status come_after(CopyLane& lane, sh_stream stream);
     Status leave_after(const StreamSet& streams);
-    sh_backend_event fence_of(const StreamSet& streams) const { return streams.size() ? leaves_after_ : 0; }
     Status in_pieces(CopyLane& lane, uint64_t address, transfer::PoolBuffer& buffer, uint64_t bytes);
     Status ask_whether_captures(sh_stream stream);
     Status lane_waits(CopyLane& lane, const CopyLane& other, transfer::Trip trip, transfer::Trip* waited_for);
     bool has_ended(CopyLane& lane, transfer::Trip trip);
     static Status end_trip(CopyLane& lane, transfer::Trip* out);
-    Status pack(SavedCopy& copy);
-    static Status packed(CopyLane& lane, const sh_backend_tiles& tiles, std::span<const sh_backend_event> after);
+    static Status packed(CopyLane& lane, const sh_backend_tiles& tiles, std::initializer_list<CopyLane::End> after);
     Status wait(CopyLane& lane, transfer::Trip trip, sh_stream stream);
     Status wait_on_host(CopyLane& lane, transfer::Trip trip);
 
     BackendDevice& device_;
     CopyLane to_host_, to_device_;
-    // Recorded anew each time: a queued wait keeps the record that it saw.
-    sh_backend_event leaves_after_ = 0, comes_back_after_ = 0;
     sh_stream checked_ = SH_STREAM_HOST;  // in the call of the engine that is under way
     // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
     transfer::Trip departures_waited_for_ = 0, returns_waited_for_ = 0;
