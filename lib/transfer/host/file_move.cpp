@@ -34,38 +34,26 @@ Status FileMove::move(StagingRange& range, bool writing, char* memory, uint64_t 
                       : move_rest(range, writing, memory, bytes, offset);
 }
 
-// No request is under way when the call returns.
 Status FileMove::move_by_ring(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset) {
-    struct Request {
-        uint64_t at = 0, bytes = 0;
-    } requests[kRequests];
-    uint32_t idle[kRequests], free = kRequests;
-    for (uint32_t i = 0; i < kRequests; i++) idle[i] = i;
-    const uint64_t begin = range.begin() + offset;
-    Status status;
-    for (uint64_t next = 0; next < bytes || free < kRequests;) {
-        while (status.ok() && free && next < bytes) {
-            const uint32_t tag = idle[--free];
-            requests[tag] = {next, std::min(kRequestBytes, bytes - next)};
-            if (writing)
-                ring_.add_write(tag, range.file().descriptor(), memory + next, requests[tag].bytes, begin + next);
-            else
-                ring_.add_read(tag, range.file().descriptor(), memory + next, requests[tag].bytes, begin + next);
-            next += requests[tag].bytes;
-        }
-        if (free == kRequests) break;
-        uint32_t tag = 0;
-        int64_t result = 0;
-        ring_.wait(&tag, &result);
-        idle[free++] = tag;
-        // What is missing, for whatever reason, is moved by plain calls. They tell the error.
-        const Request& request = requests[tag];
-        const uint64_t done = result > 0 ? std::min(static_cast<uint64_t>(result), request.bytes) : 0;
-        if (status.ok() && done < request.bytes)
-            status =
-                move_rest(range, writing, memory + request.at + done, request.bytes - done, offset + request.at + done);
-    }
-    return status;
+    const int file = range.file().descriptor();
+    const auto begin_of = [](size_t i) { return i * kRequestBytes; };
+    const auto bytes_of = [&](size_t i) { return std::min(kRequestBytes, bytes - begin_of(i)); };
+    return ring_.run((bytes + kRequestBytes - 1) / kRequestBytes,
+                     [&](uint32_t tag, size_t i) {
+                         const uint64_t at = begin_of(i), place = range.begin() + offset + at;
+                         if (writing)
+                             ring_.add_write(tag, file, memory + at, bytes_of(i), place);
+                         else
+                             ring_.add_read(tag, file, memory + at, bytes_of(i), place);
+                     },
+                     // What is missing, for whatever reason, is moved by plain calls. They tell the error.
+                     [&](uint32_t, size_t i, int64_t result) {
+                         const uint64_t done = result > 0 ? std::min(static_cast<uint64_t>(result), bytes_of(i)) : 0;
+                         const uint64_t at = begin_of(i) + done;
+                         return done < bytes_of(i)
+                                    ? move_rest(range, writing, memory + at, bytes_of(i) - done, offset + at)
+                                    : Status();
+                     });
 }
 
 Status FileMove::move_rest(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset) {

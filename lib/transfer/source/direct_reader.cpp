@@ -8,10 +8,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/no_throw.h"
 #include "transfer/source/file_reader.h"
 #include "transfer/source/open_file.h"
-#include "transfer/source/uring.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -64,51 +62,6 @@ void cut_direct(const FileRange& range, std::vector<DirectRead>* out_reads) {
     cut_through_buffer(range, last, end, alignment, out_reads);
 }
 
-// The queue of the reads that are under way. It wraps Uring, so that the header does not need io_uring.
-class DirectReader::Ring {
-public:
-    explicit Ring(DirectReader& reader) : reader_(reader) {}
-    int open() { return uring_.open(kDepth); }
-    bool is_lost() const { return uring_.is_lost(); }
-
-    Status run() {
-        Status status;
-        size_t next = 0;
-        uint32_t under_way = 0;
-        for (uint32_t i = 0; i < kDepth; i++) idle_[i] = i;
-        uint32_t idle = kDepth;
-        while (under_way > 0 || (status.ok() && next < reader_.reads_.size())) {
-            while (status.ok() && idle > 0 && next < reader_.reads_.size()) {
-                const uint32_t lane = idle_[--idle];
-                lanes_[lane] = next++;
-                start(lane);
-                under_way++;
-            }
-            uint32_t lane = 0;
-            int64_t result = 0;
-            uring_.wait(&lane, &result);
-            under_way--;
-            idle_[idle++] = lane;
-            // An exception must not leave the loop, because the other reads are still under way.
-            if (status.ok())
-                status = no_throw([&] { return reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result); });
-        }
-        return status;
-    }
-
-private:
-    char* buffer(uint32_t lane) const { return static_cast<char*>(reader_.buffers_) + lane * kBufferBytes; }
-    void start(uint32_t lane) {
-        const DirectRead& read = reader_.reads_[lanes_[lane]];
-        uring_.add_read(lane, read.range->direct_file, read.in_place ? read.to : buffer(lane), read.bytes, read.offset);
-    }
-
-    DirectReader& reader_;
-    Uring uring_;
-    size_t lanes_[kDepth] = {};
-    uint32_t idle_[kDepth] = {};
-};
-
 DirectReader::DirectReader(bool uring) : uring_(uring) {}
 
 DirectReader::~DirectReader() { std::free(buffers_); }
@@ -124,8 +77,8 @@ Status DirectReader::read(std::span<const FileRange> ranges) {
     for (const FileRange& range : ranges) cut_direct(range, &reads_);
     if (ring_ && ring_->is_lost()) ring_.reset();
     if (uring_ && !ring_) {
-        auto ring = std::make_unique<Ring>(*this);
-        if (const int error = ring->open()) {
+        auto ring = std::make_unique<Uring>();
+        if (const int error = ring->open(kDepth)) {
             uring_ = false;
             log_line(SH_LOG_INFO, "io_uring is not available (%s), so direct reads run one after the other",
                      std::strerror(error));
@@ -133,7 +86,19 @@ Status DirectReader::read(std::span<const FileRange> ranges) {
             ring_ = std::move(ring);
         }
     }
-    return ring_ ? ring_->run() : read_one_by_one();
+    return ring_ ? read_by_ring() : read_one_by_one();
+}
+
+Status DirectReader::read_by_ring() {
+    const auto buffer = [&](uint32_t tag) { return static_cast<char*>(buffers_) + tag * kBufferBytes; };
+    return ring_->run(
+        reads_.size(),
+        [&](uint32_t tag, size_t i) {
+            const DirectRead& read = reads_[i];
+            ring_->add_read(tag, read.range->direct_file, read.in_place ? read.to : buffer(tag), read.bytes,
+                            read.offset);
+        },
+        [&](uint32_t tag, size_t i, int64_t result) { return settle(reads_[i], buffer(tag), result); });
 }
 
 Status DirectReader::read_one_by_one() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transfer/source/uring.h"
 
 namespace stagehand::transfer {
 
@@ -38,14 +39,13 @@ public:
     Status read(std::span<const FileRange> ranges);
 
 private:
-    class Ring;
-
     Status read_one_by_one();
+    Status read_by_ring();
     Status settle(const DirectRead& read, const char* buffer, int64_t result);
     bool make_buffers();
 
     bool uring_;
-    std::unique_ptr<Ring> ring_;
+    std::unique_ptr<Uring> ring_;
     std::vector<DirectRead> reads_;
     void* buffers_ = nullptr;
 };

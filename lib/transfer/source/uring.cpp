@@ -1,6 +1,7 @@
 #include "transfer/source/uring.h"
 
 #include <cerrno>
+#include <numeric>
 #include <vector>
 
 #if STAGEHAND_HAVE_LIBURING
@@ -72,6 +73,9 @@ int Uring::open(uint32_t depth) {
     // The process has closed a standard descriptor. This ring has its number until another one is open.
     if (state->ring.ring_fd <= STDERR_FILENO) return open(depth);
     if (const int error = try_out(&state->ring)) return error;
+    number_.resize(depth);
+    idle_.resize(depth);
+    std::iota(idle_.rbegin(), idle_.rend(), 0);
     state_ = std::move(state);
     return 0;
 }
