@@ -1,6 +1,7 @@
 #include "transfer/host/host_pages.h"
 
 #include <exception>
+#include <utility>
 
 #include "backend/stray_copies.h"
 #include "base/log.h"
@@ -41,27 +42,44 @@ Status take_from_engine(const HostPolicy& policy, uint64_t bytes, void** out_mem
 
 }  // namespace
 
-Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory, uint64_t* out_bytes) {
+HostPages& HostPages::operator=(HostPages&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    at_ = std::exchange(other.at_, {});
+    return *this;
+}
+
+Status HostPages::take(BackendDevice& device, uint64_t bytes) {
     const HostPolicy& policy = device.host_policy();
-    if (policy.allocate) return take_from_engine(policy, bytes, out_memory, out_bytes);
-    SH_TRY(platform::map_anonymous(bytes, out_memory, out_bytes, policy.huge_pages));
-    if (policy.chooses_node) platform::prefer_node(*out_memory, *out_bytes, device.info().host_node);
+    State at;
+    at.device = &device;
+    at.bytes = bytes;
+    at.mark = StrayCopies::of_process().mark();
+    if (policy.allocate) {
+        SH_TRY(take_from_engine(policy, bytes, &at.data, &at.mapped_bytes));
+    } else {
+        SH_TRY(platform::map_anonymous(bytes, &at.data, &at.mapped_bytes, policy.huge_pages));
+        if (policy.chooses_node) platform::prefer_node(at.data, at.mapped_bytes, device.info().host_node);
+    }
+    at_ = at;
     return Status();
 }
 
-bool must_stay(uint64_t mark, uint64_t bytes) noexcept {
-    if (!StrayCopies::of_process().may_use(mark)) return false;
-    log_line(SH_LOG_WARNING, "%s of host memory stay allocated, because a helper that has failed may still use them",
-             size_text(bytes).c_str());
-    return true;
-}
-
-void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes) {
-    const HostPolicy& policy = device.host_policy();
-    if (policy.allocate)
-        give_to_engine(policy, memory, bytes);
-    else
-        platform::unmap_anonymous(memory, bytes);
+bool HostPages::reset() {
+    if (!data()) return true;
+    const HostPolicy& policy = at_.device->host_policy();
+    const bool stray = StrayCopies::of_process().may_use(at_.mark);
+    if (stray)
+        log_line(SH_LOG_WARNING,
+                 "%s of host memory stay allocated, because a helper that has failed may still use them",
+                 size_text(at_.mapped_bytes).c_str());
+    const bool frees = !stray && (policy.is_pinned || unregister_range(*at_.device, at_.data, at_.registration));
+    if (frees && policy.allocate)
+        give_to_engine(policy, at_.data, at_.mapped_bytes);
+    else if (frees)
+        platform::unmap_anonymous(at_.data, at_.mapped_bytes);
+    abandon();
+    return frees;
 }
 
 }  // namespace stagehand::transfer

@@ -1,54 +1,34 @@
 // PinnedMemory: host memory of a given size in huge pages. It is pinned for a device if the system allows it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "transfer/host/host_pages.h"
 
 namespace stagehand::transfer {
 
 // Anonymous memory that is zeroed. Several threads touch its pages, then it is registered with the device. If the
 // driver refuses one registration, the memory is registered in smaller pieces. If the driver refuses the pieces too,
-// the memory stays unpinned. The class is move-only.
-class PinnedMemory {
+// the memory stays unpinned.
+class PinnedMemory : public HostPages {
 public:
-    PinnedMemory() = default;
-    ~PinnedMemory();
-    PinnedMemory(PinnedMemory&& other) noexcept;
-    PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-
     // Returns SH_ERROR_OUT_OF_HOST_MEMORY if the system has no memory, or if the memory would pass the limit of the
     // cgroup.
     static Status allocate(BackendDevice& device, uint64_t bytes, PinnedMemory* out);
 
-    void* data() const { return data_; }
-    uint64_t bytes() const { return bytes_; }
+    uint64_t bytes() const { return at_.bytes; }
     // True if all bytes are pinned.
-    bool pinned() const { return pinned_; }
+    bool pinned() const { return at_.data && at_.registration.registered_bytes == at_.mapped_bytes; }
     // Counted from the start.
-    uint64_t pinned_bytes() const { return registered_bytes_ < bytes_ ? registered_bytes_ : bytes_; }
+    uint64_t pinned_bytes() const { return std::min(at_.registration.registered_bytes, at_.bytes); }
 
     // The size of the registered pieces, counted from the start, or 0 if no piece is registered. Drivers refuse a copy
     // that spans two registrations, or registered and unregistered memory. So the caller cuts copies at multiples of
     // this size.
-    uint64_t piece_bytes() const { return registered_piece_; }
-
-    // Returns false if the memory stays for good: the driver does not unpin it, or stray copies may use it.
-    bool reset();
-    // Forgets the memory without freeing it. For memory that a device may use for ever. reset() does so by itself if
-    // stray copies may use the memory.
-    void abandon();
-
-private:
-    BackendDevice* device_ = nullptr;
-    void* data_ = nullptr;
-    uint64_t bytes_ = 0;
-    uint64_t mapped_bytes_ = 0;      // rounded up to the page size that was used
-    uint64_t registered_piece_ = 0;  // size of the registered pieces, or 0 if no piece is registered
-    uint64_t registered_bytes_ = 0;  // counted from the start
-    uint64_t mark_ = 0;              // see StrayCopies
-    bool pinned_ = false;
+    uint64_t piece_bytes() const { return at_.registration.piece_bytes; }
 };
 
 // Pins memory that the library does not own. Used for SH_BLOCK_PIN. The memory is registered in pieces if the driver
