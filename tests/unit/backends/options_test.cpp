@@ -103,5 +103,13 @@ TEST(Options, WhatIsNotAPairIsNamed) {
     EXPECT_NE(std::strstr(last_error(), "a is given twice"), nullptr) << last_error();
 }
 
+TEST(Options, TheRestCanBePassedOn) {
+    Options options = parsed("wrap=sim; capacity=1GiB ;latency=5us");
+    std::string wrap;
+    options.take_text("wrap", &wrap);
+    EXPECT_EQ(options.rest(), "capacity=1GiB;latency=5us");
+    EXPECT_EQ(parsed("").rest(), "");
+}
+
 }  // namespace
 }  // namespace stagehand::support

@@ -113,6 +113,18 @@ TEST_F(Sim, AFunctionMayUseTheDevice) {
     EXPECT_EQ(use.now, 0u);
 }
 
+TEST_F(Sim, BothDirectionsShareWhatTheDuplexFactorLeaves) {
+    for (const auto& [options, expected] : {std::pair("bandwidth=1e9;granularity=4KiB", 1000u),
+                                            std::pair("bandwidth=1e9;granularity=4KiB;duplex=1", 2000u)}) {
+        open(options);
+        const sh_stream a = stream(), b = stream();
+        up(a, 1000);
+        ASSERT_EQ(backend_.copy_to_host(device_, b, nullptr, memory_, 1000), SH_OK);
+        ASSERT_EQ(backend_.stream_synchronize(device_, b), SH_OK);
+        EXPECT_EQ(now(), expected) << options;
+    }
+}
+
 TEST_F(Sim, OptionsAreReadAndChecked) {
     EXPECT_EQ(info_.total_bytes, 1u << 30);
     EXPECT_EQ(info_.link_bytes_per_second, 1000000000u);

@@ -92,6 +92,24 @@ TEST_F(OccupancyRuntime, ARuntimeHasATagOfItsOwn) {
     copied(*a);
 }
 
+TEST_F(OccupancyRuntime, RuntimesOfOneNameHaveOneTag) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 4, "same");
+    copied(*a, 2);
+    SUCCEEDS(pause(device));
+    auto b = make(device, 4, "same");
+    copied(*b, 2);
+    EXPECT_EQ(info(device, "runtime:same").state, SH_OCCUPANCY_MIXED + 0u);
+    SUCCEEDS(pause(device, {"runtime:same"}));
+    EXPECT_EQ(info(device, "runtime:same").state, SH_OCCUPANCY_RELEASED + 0u);
+    SUCCEEDS(resume(device, {"runtime:same"}));
+    copied(*a);
+    copied(*b);
+    const std::string name(70, 'n');
+    auto c = make(device, 1, name.c_str());
+    EXPECT_EQ(info(device, ("runtime:" + name).substr(0, 63).c_str()).bytes, kBlock);
+}
+
 TEST_F(OccupancyRuntime, AReleasedRuntimeSaysWhatToDo) {
     TestDevice device;
     auto a = make(device, 6, "a");

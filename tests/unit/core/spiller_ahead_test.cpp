@@ -97,5 +97,21 @@ TEST_F(SpillerAheadTest, OnlyTicketsThatTheEngineWasToldOfAreUpcoming) {
     for (const sh_ticket ticket : {first.ticket, second.ticket}) SUCCEEDS(sh_ticket_release(spiller_, ticket));
 }
 
+// An engine without steps, one of whose tickets lives on.
+TEST_F(SpillerAheadTest, TheOrderDoesNotGrowForEver) {
+    create(keeping(0));
+    Saved first = save(1);
+    collect(SH_COLLECT_ALL);
+    EXPECT_EQ(upcoming(0), 1u);
+    for (uint64_t i = 0; i < 20'000; i++) {
+        sh_ticket ticket = 0;
+        EXPECT_GE(spill(first.memory->address(), 1, SH_SPILL_KEEP, &ticket), 0);
+        SUCCEEDS(sh_ticket_release(spiller_, ticket));
+    }
+    EXPECT_EQ(upcoming(0), 0u) << "the order began again, and the ticket is of a step before";
+    EXPECT_EQ(restore(first.ticket), contents(1));
+    SUCCEEDS(sh_ticket_release(spiller_, first.ticket));
+}
+
 }  // namespace
 }  // namespace stagehand::test

@@ -118,6 +118,48 @@ TEST_F(SpillerTest, ATensorThatIsNeededWhileItLeavesStays) {
     EXPECT_EQ(stats().kept_bytes, 0u);
 }
 
+TEST_F(SpillerTest, ViewsOfAStorageShareOneCopy) {
+    create(keeping(0));
+    EngineMemory memory(kTensor);
+    memory.bytes() = contents(3);
+    std::vector<sh_ticket> tickets(10);
+    for (size_t i = 0; i < tickets.size(); i++) {
+        const int64_t sizes[] = {64, 32};
+        const int64_t strides[] = {512, 1};
+        sh_saved_tensor view = SH_SAVED_TENSOR_INIT;
+        view.element_bytes = 2;
+        view.address = memory.address() + 64 * (i % 4);
+        view.dimensions = 2;
+        view.sizes = sizes;
+        view.strides = strides;
+        view.storage_address = memory.address();
+        view.storage_bytes = kTensor;
+        view.storage_key = 42;
+        view.used_bytes = 1;
+        EXPECT_EQ(sh_spill(spiller_, &view, stream_, 0, &tickets[i]), SH_OK);
+        EXPECT_EQ(info(tickets[i]).copy, info(tickets[0]).copy);
+        EXPECT_EQ(info(tickets[i]).offset, 64 * (i % 4));
+        EXPECT_EQ(info(tickets[i]).bytes, kTensor);
+    }
+    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), tickets.size());
+    EXPECT_EQ(stats().spill_bytes, kTensor);
+    EXPECT_EQ(stats().shared, 9u);
+    give_back(memory);
+    EXPECT_EQ(restore(tickets[5]), contents(3));
+    // A view that comes when the copy has left needs no copy either.
+    sh_ticket late = 0;
+    EXPECT_EQ(spill(memory.address(), kTensor, 0, &late, 42), SH_OK);
+    EXPECT_EQ(collect(), std::vector<sh_ticket>{late});
+    EXPECT_EQ(restore(late), contents(3));
+    for (const sh_ticket ticket : tickets) SUCCEEDS(sh_ticket_release(spiller_, ticket));
+    EXPECT_EQ(restore(late), contents(3));
+    SUCCEEDS(sh_ticket_release(spiller_, late));
+    EXPECT_EQ(stats().away_bytes, 0u);
+    // Nothing is left of the key: the same key now means a new copy.
+    EXPECT_EQ(spill(memory.address(), kTensor, 0, &late, 42), SH_OK);
+    EXPECT_EQ(stats().spill_bytes, 2 * kTensor);
+}
+
 TEST_F(SpillerTest, ASmallViewOfALargeStorageTakesItsOwnBytesOnly) {
     create(keeping(0));
     EngineMemory memory(1 << 20);
@@ -173,6 +215,27 @@ TEST_F(SpillerTest, UpcomingTicketsFollowTheOrderOfTheLastStep) {
     }
 }
 
+TEST_F(SpillerTest, TicketsOutliveTheirStep) {
+    create(keeping(0));
+    SUCCEEDS(sh_spiller_begin_step(spiller_, 1));
+    EXPECT_EQ(sh_spiller_begin_step(spiller_, 2), SH_ERROR_INVALID_STATE);
+    Saved saved = save(1);
+    SUCCEEDS(sh_spiller_end_step(spiller_));
+    EXPECT_EQ(sh_spiller_end_step(spiller_), SH_ERROR_INVALID_STATE);
+    collect(SH_COLLECT_ALL);
+    EXPECT_EQ(restore(saved.ticket), contents(1));
+    SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
+    EXPECT_EQ(sh_ticket_release(spiller_, saved.ticket), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_restore(spiller_, saved.ticket, 0, stream_), SH_ERROR_INVALID_HANDLE);
+    sh_spiller* other = nullptr;
+    SUCCEEDS(sh_spiller_create(device_, nullptr, &other));
+    Saved mine = save(2);
+    EXPECT_EQ(sh_ticket_release(other, mine.ticket), SH_ERROR_INVALID_HANDLE);
+    sh_spiller_destroy(other);
+    sh_spiller_destroy(other);
+    EXPECT_EQ(sh_ticket_release(other, mine.ticket), SH_ERROR_INVALID_HANDLE);
+}
+
 // A call without room for the tickets has made another stream wait. Who is told of them later waits, too.
 TEST_F(SpillerTest, WhoIsToldOfATicketWaitsForItsCopy) {
     create(keeping(0), "capacity=64MiB;bandwidth=2MB/s");
@@ -192,6 +255,17 @@ TEST_F(SpillerTest, WhoIsToldOfATicketWaitsForItsCopy) {
     const uint64_t stalls = stats().stall_count;
     SUCCEEDS(sh_ticket_release(spiller_, unnamed.ticket));
     EXPECT_GT(stats().stall_count, stalls);
+}
+
+TEST_F(SpillerTest, ASharedCopyStaysIfOneOfItsTicketsHasTo) {
+    create(keeping(0));
+    StreamGate gate(device_, stream_);
+    EngineMemory memory(kTensor);
+    sh_ticket first = 0, second = 0;
+    EXPECT_EQ(spill(memory.address(), kTensor, 0, &first, 5), SH_OK);
+    EXPECT_EQ(spill(memory.address(), kTensor, SH_SPILL_KEEP, &second, 5), SH_KEPT);
+    EXPECT_TRUE(collect(SH_COLLECT_ALL).empty());
+    EXPECT_EQ(info(first).state, uint32_t(SH_TICKET_KEPT));
 }
 
 TEST_F(SpillerTest, ImpossibleSpansAreRefused) {

@@ -80,6 +80,19 @@ TEST(MonitorServer, WhatIsNoRequestIsSaidToBeNone) {
     EXPECT_EQ(server.ask(), "answer\n");
 }
 
+TEST(MonitorServer, ClientsThatLeaveDoNoHarm) {
+    // The answer is too large for the socket's buffer, so sending goes on after the client has closed.
+    Server server(std::string(4 << 20, 'x') + "\n");
+    for (int i = 0; i < 30; i++) {
+        Connection nothing(server.path());
+        Connection half(server.path());
+        half.send("snap");
+        Connection deaf(server.path());
+        deaf.send("snapshot\n");
+    }
+    EXPECT_EQ(server.ask().size(), size_t(4 << 20) + 1);
+}
+
 TEST(MonitorServer, FiftyClientsAtOnce) {
     Server server(std::string(1 << 20, 'x') + "\n");
     std::deque<Connection> clients;
