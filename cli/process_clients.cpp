@@ -12,22 +12,9 @@ namespace {
 using Clock = SocketClient::Clock;
 
 constexpr auto patience = std::chrono::seconds(3);
-// Enough for about ten thousand runtimes.
-constexpr std::size_t longest_snapshot = std::size_t{16} << 20;
 constexpr auto longest_pause = std::chrono::hours(24);
-constexpr std::size_t longest_answer = std::size_t{1} << 20;
-
-// One line, without its newline.
-Answer read_answer(SocketClient& client, const std::string& path, Clock::time_point until, std::string& text) {
-    text.clear();
-    while (text.empty() || text.back() != '\n') {
-        const Answer answer = client.receive(text, until);
-        if (answer != Answer::given) return answer;
-        if (text.size() > longest_snapshot) refuse(path, "does not belong to libstagehand: its answer does not end");
-    }
-    text.pop_back();
-    return Answer::given;
-}
+// Enough for the snapshot of about ten thousand runtimes.
+constexpr std::size_t longest_answer = std::size_t{16} << 20;
 
 // Splits an answer of HTTP/1.0 or 1.1 whose connection has ended.
 bool split(const std::string& text, ControlAnswer& out) {
@@ -39,34 +26,46 @@ bool split(const std::string& text, ControlAnswer& out) {
     return out.status >= 100;
 }
 
-// Reads up to the end of the connection.
-Answer read_all(SocketClient& client, const std::string& path, std::string& text) {
-    while (text.size() <= longest_answer) {
-        const Answer answer = client.receive(text, Clock::now() + longest_pause);
-        if (answer != Answer::given) return answer;
+// Sends a request, and reads up to the end of the connection. By HTTP/1.0 the connection ends with the answer. Returns
+// let_go if it ended without one.
+Answer exchange(SocketClient& client, const std::string& path, const std::string& request, Clock::time_point until,
+                ControlAnswer& out) {
+    std::string text;
+    Answer answer = client.send(request, Clock::now() + patience);
+    while (answer == Answer::given) {
+        if (text.size() > longest_answer) refuse(path, "is no control of libstagehand: its answer does not end");
+        answer = client.receive(text, until);
     }
-    refuse(path, "is no control of libstagehand: its answer does not end");
+    if (answer != Answer::let_go || text.empty()) return answer;
+    if (!split(text, out)) refuse(path, "is no control of libstagehand: its answer is not HTTP");
+    return Answer::given;
 }
 
 }  // namespace
 
-ProcessSocket find_monitor(const std::string& wanted) {
+ProcessSocket find_process(const std::string& wanted) {
     return find_socket({".sock", false, "processes", "name one",
-                        "a process answers if it has called sh_monitor_start() or has STAGEHAND_MONITOR=1 in its "
-                        "environment"},
+                        "a process answers if it has STAGEHAND_MONITOR=1 in its environment, or has called "
+                        "sh_control_start() without a device"},
                        wanted);
 }
 
-Answer ask_monitor(ProcessSocket& process, std::string& text) {
+Answer ask_for_snapshot(ProcessSocket& process, std::string& text) {
     const auto until = Clock::now() + patience;
     SocketClient client(process.path);
     Answer answer = client.connect(until);
+    ControlAnswer given;
     if (answer == Answer::given) {
         process.pid = client.check_peer();
         process.program = program_of(process.pid);
-        answer = client.send("snapshot\n", until);
+        answer = exchange(client, process.path, "GET /snapshot HTTP/1.0\r\nHost: localhost\r\n\r\n", until, given);
     }
-    return answer == Answer::given ? read_answer(client, process.path, until, text) : answer;
+    if (answer != Answer::given) return answer;
+    if (given.status != 200)
+        refuse(process.path, fmt::format("does not tell its figures: {}", model::printable(given.body, 200)));
+    if (!given.body.ends_with('\n')) return Answer::let_go;
+    text = std::move(given.body);
+    return Answer::given;
 }
 
 std::string find_control(const std::string& process, const std::string& device) {
@@ -85,20 +84,15 @@ Answer ask_control(const std::string& path, const std::string& target, const std
         refuse(path, "nobody listens there: the process has ended, or it has stopped its control");
     if (answer == Answer::given) {
         client.check_peer();
-        // By HTTP/1.0 the connection ends with the answer.
         const std::string authorization = token.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", token);
-        answer = client.send(fmt::format("POST {} HTTP/1.0\r\nHost: localhost\r\n{}Content-Type: application/json\r\n"
-                                         "Content-Length: {}\r\n\r\n{}",
-                                         target, authorization, body.size(), body),
-                             Clock::now() + patience);
+        const std::string request = fmt::format(
+            "POST {} HTTP/1.0\r\nHost: localhost\r\n{}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+            target, authorization, body.size(), body);
+        answer = exchange(client, path, request, Clock::now() + longest_pause, out);
     }
-    std::string text;
-    if (answer == Answer::given) answer = read_all(client, path, text);
-    if (answer == Answer::interrupted) return answer;
     if (answer == Answer::none) refuse(path, "the process takes connections, but does not answer");
-    if (text.empty()) refuse(path, "the process has ended the connection without an answer");
-    if (!split(text, out)) refuse(path, "is no control of libstagehand: its answer is not HTTP");
-    return Answer::given;
+    if (answer == Answer::let_go) refuse(path, "the process has ended the connection without an answer");
+    return answer;
 }
 
 }  // namespace stagehand::cli

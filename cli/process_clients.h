@@ -1,4 +1,4 @@
-// Asks the monitors and the controls of processes.
+// Asks the controls of processes.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace stagehand::cli {
 
-// Finds the process that answers at its monitor (docs/telemetry.md), as find_socket() does.
-ProcessSocket find_monitor(const std::string& wanted);
+// Finds the control without a device of a process (docs/telemetry.md), as find_socket() does.
+ProcessSocket find_process(const std::string& wanted);
 
-// Asks once. On `given` the answer is in `text`. Records in `process` which process answers. Throws CommandError if
-// asking is not allowed, or if the answering process belongs to another user.
-Answer ask_monitor(ProcessSocket& process, std::string& text);
+// Asks once for the snapshot. On `given` it is in `text`. Records in `process` which process answers. Throws
+// CommandError if asking is not allowed, or if the answering process belongs to another user.
+Answer ask_for_snapshot(ProcessSocket& process, std::string& text);
 
 // What a control (docs/control.md) has answered.
 struct ControlAnswer {

@@ -48,10 +48,10 @@ public:
 private:
     Answer ask_for_sample() {
         std::string text;
-        Answer answer = ask_monitor(process_, text);
+        Answer answer = ask_for_snapshot(process_, text);
         if (answer == Answer::let_go) {
             // The process may have ended while it answered.
-            answer = ask_monitor(process_, text);
+            answer = ask_for_snapshot(process_, text);
         }
         if (answer == Answer::given) {
             before_ = std::move(now_);
@@ -117,7 +117,7 @@ private:
 
 int top_command(const TopOptions& options) {
     catch_interrupts();
-    ProcessSocket process = find_monitor(options.process);
+    ProcessSocket process = find_process(options.process);
     return Top(options, std::move(process)).watch();
 }
 

@@ -114,8 +114,6 @@ Sample parse_sample(const std::string& text_of_it, const std::string& process) {
                 fmt::format("{} answers with version {} of the document, but this command supports version {}", process,
                             version, document_version));
         }
-        if (const std::string problem = text(sample.document, "error"); !problem.empty())
-            throw CommandError(ExitCode::device, fmt::format("{} answers: {}", process, model::printable(problem)));
         sample.pid = sample.document.value("pid", std::int64_t{0});
         sample.program = text(sample.document, "program");
         const std::uint64_t library = count(sample.document, "library");

@@ -20,7 +20,7 @@
  *  - Handles. A handle that is NULL, was destroyed, or belongs to another object gives SH_ERROR_INVALID_HANDLE, never a
  *    crash. Streams are the exception, because the driver owns them and need not notice an invalid stream.
  *  - Scopes. What lasts until the caller ends it is a sh_scope: protections, reservations, guests, callbacks of pauses,
- *    traces, telemetry, the monitor, the control. sh_scope_end() ends any of them.
+ *    traces, telemetry, the control. sh_scope_end() ends any of them.
  *  - States. SH_ERROR_BUSY names a state that ends without help from the caller, for example another runtime's step:
  *    try the call again later. SH_ERROR_INVALID_STATE names a state that the caller must end first, for example a view
  *    that it holds.
@@ -105,7 +105,7 @@ enum {
     /* 3xx: an operation failed. The objects stay usable, and the call may be tried again. */
     SH_ERROR_SOURCE = -301,    /**< A source could not be read: the file is too short, an I/O error, and so on. */
     SH_ERROR_CALLBACK = -302,  /**< A callback of the caller returned an error. */
-    SH_ERROR_IO = -303,        /**< A file or a socket of the library (trace, telemetry, monitor) failed. */
+    SH_ERROR_IO = -303,        /**< A file or a socket of the library (trace, telemetry, control) failed. */
     SH_ERROR_CANCELLED = -304, /**< Another thread destroyed the object while the call waited. */
     SH_ERROR_CHECKSUM = -305,  /**< Bytes that came back differ from those that left: spill.h, sh_verify_block(). */
 

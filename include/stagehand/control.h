@@ -1,11 +1,13 @@
 /*
- * Control (experimental: see base.h): other processes release the memory of sh_alloc() and of runtimes, and bring it
- * back, by HTTP.
+ * Control (experimental: see base.h): other processes see what a process does, release the memory of sh_alloc() and of
+ * runtimes, and bring it back, by HTTP.
  *
- * sh_control_start() makes a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
- * requests are those that inference servers use for this purpose: /release_memory_occupation and
+ * sh_control_start() makes a process answer requests on a Unix socket, or on a TCP port of the loopback interface.
+ * /snapshot tells the figures of all devices and runtimes of the process, which `stagehand top` shows. The requests to
+ * a device are those that inference servers use for the purpose: /release_memory_occupation and
  * /resume_memory_occupation, /sleep, /wake_up and /is_sleeping, and /memory and /metrics. docs/control.md describes
- * them. The command `stagehand release` sends such requests. Nothing answers unless a program calls sh_control_start().
+ * them. The command `stagehand release` sends such requests. Nothing answers unless a program calls sh_control_start(),
+ * or the user sets STAGEHAND_MONITOR.
  *
  * A request pauses and resumes as sh_pause() and sh_resume() do, on a thread of the library. Callbacks of
  * sh_occupancy_add_callbacks() run on that thread. An engine ends its work on the device in these callbacks.
@@ -25,8 +27,10 @@ typedef struct sh_control_options {
     uint32_t reserved;
     /** The path of a Unix socket, absolute or with "unix:" before it, at most 107 bytes. Or "127.0.0.1:PORT",
         "localhost:PORT" or "[::1]:PORT": a TCP port, 0 for a free one. Other addresses are refused. NULL:
-        "stagehand/<process id>.<device>.control" in $XDG_RUNTIME_DIR, or in "stagehand-<user id>" in /tmp: see
-        sh_monitor_start(). */
+        "stagehand/<process id>.<device>.control" in $XDG_RUNTIME_DIR, without a device "stagehand/<process id>.sock".
+        If $XDG_RUNTIME_DIR is not a folder that only the user can write to, the folder is "stagehand-<user id>" in
+        /tmp. The library creates the folder. An existing one must be a real folder, belong to the user, and be closed
+        to others. */
     const char* address;
     /** Each request must have the header "Authorization: Bearer <token>". 16 to 256 letters, digits and other visible
         characters of ASCII. Required for TCP. NULL on a Unix socket: only the user who runs the process, and root, can
@@ -50,9 +54,9 @@ typedef struct sh_control_info {
 
 /**
  * Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
- * same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
- * resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
- * way for others.
+ * same places as for backends. One thread of the library waits for requests, one reads figures, and for a device four
+ * pause and resume. /snapshot takes each runtime's lock while it reads the counters. At most 32 clients are connected
+ * at a time. A client that sends its request too slowly, or sends none, makes way for others.
  *
  * A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
  * removes the socket. A forked child does not answer. Requests get an error after the device is closed.
@@ -61,6 +65,10 @@ typedef struct sh_control_info {
  * on to their end, and it waits for them; requests that have not begun do nothing. In a callback of
  * sh_occupancy_add_callbacks() during a request of this control, sh_scope_end() returns SH_ERROR_INVALID_STATE, and the
  * control goes on.
+ *
+ * The variable STAGEHAND_MONITOR=path makes a process answer without a device from the first device on until it ends,
+ * and STAGEHAND_MONITOR=1 does so at the default path.
+ * @param device    NULL: requests can only ask for the snapshot of the process.
  * @param options   NULL: a Unix socket at the default path.
  * @param out_info  May be NULL.
  * @param out_scope sh_scope_end() ends the control. Must not be NULL.

@@ -14,6 +14,8 @@ inline namespace abi0 {
 // must run before the last reference to the device is closed, and not in a callback of a pause or a resume.
 class Control {
 public:
+    // Of the process, without a device: only its snapshot can be asked for.
+    Control() : scope_([&](sh_scope** out) { return sh_control_start(nullptr, nullptr, &info_, out); }) {}
     // A Unix socket at the default path.
     explicit Control(const Device& device)
         : scope_([&](sh_scope** out) { return sh_control_start(device.get(), nullptr, &info_, out); }) {}

@@ -44,12 +44,9 @@ inline const char* status_string(sh_status status) noexcept { return sh_status_s
 inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr) {
     check(sh_set_log(level, log, user_data));
 }
-// The trace and the monitor last as long as their scopes.
+// The trace lasts as long as its scope.
 inline Scope trace_start(const std::string& path) {
     return Scope([&](sh_scope** out) { return sh_trace_start(path.c_str(), out); });
-}
-inline Scope monitor_start(const std::string& path) {
-    return Scope([&](sh_scope** out) { return sh_monitor_start(path.c_str(), out); });
 }
 
 // Writes `bytes` bytes of the contents of a packed tensor, from `offset` on.

@@ -1,5 +1,5 @@
 /*
- * Telemetry: counters of a runtime, a trace for Perfetto, one line of JSON for each step, and a monitor that answers
+ * Telemetry: counters of a runtime, a trace for Perfetto, and one line of JSON for each step. control.h has answers to
  * other processes.
  */
 #ifndef STAGEHAND_TELEMETRY_H
@@ -97,29 +97,6 @@ SH_API SH_MUST_CHECK sh_status sh_trace_start(const char* path, sh_scope** out_s
  */
 SH_API SH_MUST_CHECK sh_status sh_telemetry_start(sh_runtime* runtime, sh_spiller* spiller, const char* path,
                                                   sh_scope** out_scope);
-
-/**
- * Answers questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
- * asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
- * reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
- * can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
- * the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
- *
- * A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. The end of the scope
- * or of the process closes open connections and removes the socket.
- * @param path      At most 107 bytes. Its folder must exist. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR,
- *                  or "stagehand-<user id>/<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the
- *                  user can write to. The library creates the folder of the default path. An existing one must be a
- *                  real folder, belong to the user, and be closed to others.
- * @param out_scope sh_scope_end() stops the answers. NULL: the process answers until it ends.
- * @retval SH_OK                     The socket answers.
- * @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
- * @retval SH_ERROR_INVALID_STATE    The process answers already.
- * @retval SH_ERROR_IO               The socket could not be made. The text names the fault of the path.
- * @blocks For a second at most, while another process locks the folder.
- * \since 0.1
- */
-SH_API SH_MUST_CHECK sh_status sh_monitor_start(const char* path, sh_scope** out_scope);
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,16 @@
-// The control of a device by other processes.
+// The control of a device, or of the process alone, by other processes.
+#include "api/control_api.h"
+
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include <unistd.h>
 
 #include "api/guard.h"
+#include "api/process_snapshot.h"
 #include "api/scopes.h"
+#include "base/log.h"
 #include "control/control.h"
 #include "control/token.h"
 
@@ -67,7 +73,7 @@ private:
 
 Status choose_address(const sh_control_options& options, const std::string& device, control::Address* out) {
     if (options.address) return control::read_address(options.address, out);
-    return telemetry::default_socket_path(control::default_file(getpid(), device), &out->path);
+    return control::default_socket_path(control::default_file(getpid(), device), &out->path);
 }
 
 Status check_options(const sh_control_options& options, const control::Address& address) {
@@ -87,17 +93,48 @@ void describe(const control::Address& from, sh_control_info* info) {
     info->port = from.port;
 }
 
+// The device's name; empty for the process alone.
+Status find_name(sh_device* device, std::string* out) {
+    if (!device) {
+        devices();  // from here on a fork is noticed
+        return Status();
+    }
+    std::shared_ptr<core::Device> found;  // the control does not keep the device open
+    SH_TRY(find_device(device, &found));
+    *out = found->name();
+    return Status();
+}
+
+// Listens where `place` says until the process ends: "1", or a path.
+Status start_at(const char* place) {
+    control::Address address;
+    if (std::strcmp(place, "1") != 0)
+        address.path = place;
+    else
+        SH_TRY(control::default_socket_path(control::default_file(getpid(), ""), &address.path));
+    static auto* const kept = new std::shared_ptr<control::Control>;  // never destroyed: it has threads
+    return control::Control::start(address, nullptr, process_snapshot, "", kept);
+}
+
 }  // namespace
+
+void stagehand::api::control_start_from_environment() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        const char* const place = secure_getenv("STAGEHAND_MONITOR");
+        if (!place || !*place) return;
+        if (const Status status = start_at(place); !status.ok())
+            log_line(SH_LOG_WARNING, "STAGEHAND_MONITOR: %s", status.text());
+    });
+}
 
 extern "C" {
 
 sh_status sh_control_start(sh_device* device, const sh_control_options* options, sh_control_info* out_info,
                            sh_scope** out_scope) {
     return guarded([&] {
-        std::shared_ptr<core::Device> found;
-        SH_TRY(find_device(device, &found));
-        const std::string name = found->name();
-        found.reset();  // the control does not keep the device open
+        std::string name;
+        SH_TRY(find_name(device, &name));
         if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
         if (out_info) SH_TRY(check_struct(out_info, "out_info"));
         sh_control_options wanted;
@@ -113,7 +150,9 @@ sh_status sh_control_start(sh_device* device, const sh_control_options* options,
             return Status();
         };
         const auto begin = [&] {
-            SH_TRY(control::Control::start(address, std::make_unique<DeviceByHandle>(device, name),
+            std::unique_ptr<control::Occupant> occupant;
+            if (device) occupant = std::make_unique<DeviceByHandle>(device, name);
+            SH_TRY(control::Control::start(address, std::move(occupant), process_snapshot,
                                            wanted.token ? wanted.token : "", made.get()));
             Output<sh_control_info> info(out_info);
             describe((*made)->address(), info.get());

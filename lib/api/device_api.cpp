@@ -1,6 +1,6 @@
 // Devices, their streams and their pinned host memory.
+#include "api/control_api.h"
 #include "api/guard.h"
-#include "api/monitor_api.h"
 #include "base/once_more.h"
 #include "plugins/backends.h"
 #include "telemetry/trace.h"
@@ -57,7 +57,7 @@ sh_status sh_device_open(const char* name, const sh_device_options* options, sh_
         SH_TRY(take_options(wanted.device.host, "options.host", &wanted.host));
         SH_TRY(take_options(wanted.device.helpers, "options.helpers", &wanted.helpers));
         telemetry::trace_start_from_environment();
-        monitor_start_from_environment();
+        control_start_from_environment();
         std::lock_guard opens(opening());
         std::shared_ptr<core::Device> device;
         SH_TRY(core::Device::open(name, wanted, &device));

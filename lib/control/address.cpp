@@ -62,6 +62,7 @@ Status read_address(const std::string& text, Address* out) {
 }
 
 std::string default_file(int64_t process, const std::string& device) {
+    if (device.empty()) return std::to_string(process) + ".sock";
     std::string name = device;
     const auto is_plain = [](char c) {
         return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||

@@ -24,8 +24,8 @@ struct Address {
 // Takes the path of a Unix socket, or a port of the loopback interface. Refuses everything else by name.
 Status read_address(const std::string& text, Address* out);
 
-// The file of a control in the default folder: "4711.cuda:0.control". What is neither a letter, a digit, '-', '_', '.'
-// nor ':' in the device's name becomes '-'.
+// The file of a control in the default folder: "4711.cuda:0.control", or "4711.sock" for the control of no device. What
+// is neither a letter, a digit, '-', '_', '.' nor ':' in the device's name becomes '-'.
 std::string default_file(int64_t process, const std::string& device);
 
 }  // namespace stagehand::control

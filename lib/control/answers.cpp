@@ -96,7 +96,12 @@ Answer unknown_path(std::string_view target) {
     return failure(404, "not_found",
                    "there is no path " + path +
                        "; the paths are /release_memory_occupation, /resume_memory_occupation, /memory, /metrics, "
-                       "/sleep, /wake_up and /is_sleeping");
+                       "/sleep, /wake_up, /is_sleeping and /snapshot");
+}
+
+Answer no_device(const Route& route) {
+    return failure(404, "no_device",
+                   std::string(route.path) + " is for the control of a device, and this one has none");
 }
 
 Answer wrong_method(const Route& route, std::string_view method) {

@@ -20,6 +20,7 @@ Answer failure(unsigned status, const char* error, std::string_view message);
 
 Answer unauthorized();
 Answer unknown_path(std::string_view target);
+Answer no_device(const Route& route);
 Answer wrong_method(const Route& route, std::string_view method);
 Answer malformed(const Status& why);
 

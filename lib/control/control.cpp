@@ -118,9 +118,9 @@ private:
     std::vector<Control*> controls_;
 };
 
-Status Control::start(const Address& address, std::unique_ptr<Occupant> occupant, std::string token,
-                      std::shared_ptr<Control>* out) {
-    std::shared_ptr<Control> control(new Control(std::move(occupant), std::move(token)));
+Status Control::start(const Address& address, std::unique_ptr<Occupant> occupant, MakeSnapshot* make_snapshot,
+                      std::string token, std::shared_ptr<Control>* out) {
+    std::shared_ptr<Control> control(new Control(std::move(occupant), make_snapshot, std::move(token)));
     SH_TRY(find_transport(&control->transport_));
     SH_TRY(control->open(address));
     SH_TRY(control->start_threads());
@@ -149,7 +149,7 @@ Status Control::start_threads() {
     SH_TRY(platform::start_thread(
         "sh-control", [this] { serve(); }, &serving_));
     SH_TRY(work("sh-ctl-read", kReads));
-    for (int i = 0; i <= Service::kMostChanges; i++) SH_TRY(work("sh-ctl-change", kChanges));
+    for (int i = 0; service_.has_device() && i <= Service::kMostChanges; i++) SH_TRY(work("sh-ctl-change", kChanges));
     return Status();
 }
 

@@ -15,8 +15,8 @@ namespace stagehand::control {
 
 class Control {
 public:
-    static Status start(const Address& address, std::unique_ptr<Occupant> occupant, std::string token,
-                        std::shared_ptr<Control>* out);
+    static Status start(const Address& address, std::unique_ptr<Occupant> occupant, MakeSnapshot* make_snapshot,
+                        std::string token, std::shared_ptr<Control>* out);
     // Waits for the requests that are being answered. Must not run on one of the control's own threads.
     ~Control();
     Control(const Control&) = delete;
@@ -30,7 +30,8 @@ public:
 private:
     friend class Controls;
 
-    Control(std::unique_ptr<Occupant> occupant, std::string token) : service_(std::move(occupant), std::move(token)) {}
+    Control(std::unique_ptr<Occupant> occupant, MakeSnapshot* make_snapshot, std::string token)
+        : service_(std::move(occupant), make_snapshot, std::move(token)) {}
     Status open(const Address& address);
     Status start_threads();
     void serve();

@@ -19,7 +19,7 @@ Status Listener::open(const Address& address, std::unique_ptr<Listener>* out) {
     if (address.is_tcp())
         SH_TRY(listener->listen_on_port());
     else
-        SH_TRY(telemetry::MonitorSocket::open(address.path, &listener->socket_));
+        SH_TRY(UnixSocket::open(address.path, &listener->socket_));
     *out = std::move(listener);
     return Status();
 }

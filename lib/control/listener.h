@@ -5,8 +5,8 @@
 
 #include "base/status.h"
 #include "control/address.h"
+#include "control/unix_socket.h"
 #include "platform/descriptor.h"
-#include "telemetry/monitor_socket.h"
 
 namespace stagehand::control {
 
@@ -25,7 +25,7 @@ private:
     Status listen_on_port();
 
     Address address_;  // with the port that the system chose
-    std::unique_ptr<telemetry::MonitorSocket> socket_;
+    std::unique_ptr<UnixSocket> socket_;
     platform::Descriptor tcp_;
 };
 

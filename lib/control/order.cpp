@@ -24,6 +24,7 @@ constexpr Route kRoutes[] = {
     {"/sleep", Endpoint::sleep, "POST"},
     {"/wake_up", Endpoint::wake_up, "POST"},
     {"/is_sleeping", Endpoint::is_sleeping, "GET"},
+    {"/snapshot", Endpoint::snapshot, "GET"},
 };
 constexpr double kLongestWait = 3600;
 constexpr size_t kMostTags = 1024;

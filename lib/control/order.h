@@ -11,7 +11,7 @@
 
 namespace stagehand::control {
 
-enum class Endpoint { release, resume, memory, metrics, sleep, wake_up, is_sleeping };
+enum class Endpoint { release, resume, memory, metrics, sleep, wake_up, is_sleeping, snapshot };
 
 struct Route {
     std::string_view path;

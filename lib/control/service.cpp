@@ -44,6 +44,10 @@ TransportLane Service::admit(const Request& request, Answer* out) const {
         *out = wrong_method(*route, request.method);
         return kAnswered;
     }
+    if (!has_device() && route->endpoint != Endpoint::snapshot) {
+        *out = no_device(*route);
+        return kAnswered;
+    }
     return route->changes() ? kChanges : kReads;
 }
 
@@ -77,6 +81,11 @@ Answer Service::change(const Order& order) {
 }
 
 Answer Service::read(Endpoint endpoint) {
+    if (endpoint == Endpoint::snapshot) {
+        Answer answer;
+        answer.body = make_snapshot_();
+        return answer;
+    }
     Figures figures;
     Status status = occupant_->total(&figures.total);
     if (status.ok() && endpoint == Endpoint::is_sleeping) return is_sleeping(figures.total);

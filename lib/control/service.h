@@ -13,17 +13,22 @@
 
 namespace stagehand::control {
 
+// Makes the document of the whole process. May throw.
+using MakeSnapshot = std::string();
+
 // Thread-safe.
 class Service {
 public:
-    // An empty token: requests need none.
-    Service(std::unique_ptr<Occupant> occupant, std::string token)
-        : occupant_(std::move(occupant)), token_(std::move(token)) {}
+    // Without an occupant only the snapshot of the process is told. An empty token: requests need none.
+    Service(std::unique_ptr<Occupant> occupant, MakeSnapshot* make_snapshot, std::string token)
+        : occupant_(std::move(occupant)), make_snapshot_(make_snapshot), token_(std::move(token)) {}
 
     // Looks at a request's header, and says which lane answers the request. kAnswered: `out` has the answer.
     TransportLane admit(const Request& request, Answer* out) const;
     // Answers a request that was admitted. Waits if it changes something.
     Answer answer(const Request& request);
+
+    bool has_device() const { return occupant_ != nullptr; }
 
     // Waits of requests end at once, and requests that have not begun do nothing.
     void stop() { stopped_.store(true, std::memory_order_relaxed); }
@@ -46,6 +51,7 @@ private:
     Answer read(Endpoint endpoint);
 
     const std::unique_ptr<Occupant> occupant_;
+    MakeSnapshot* const make_snapshot_;
     const std::string token_;
     std::atomic<bool> stopped_{false};
     std::atomic<int> changes_{0};  // that are being answered

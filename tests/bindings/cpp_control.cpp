@@ -53,6 +53,8 @@ void it_answers_while_it_lives(sh::Device& device, const std::string& path) {
         CHECK(ask(path, "GET", "/memory").empty());
     }
     { const sh::Control control(device, "unix:" + path, "0123456789abcdef"); }
+    const sh::Control process;
+    CHECK(ask(process.address(), "GET", "/snapshot") == "HTTP/1.0 200 OK");
     CHECK(ask(path, "GET", "/memory").empty());
 }
 

@@ -1,5 +1,5 @@
 """The library is closed and loaded again hundreds of times, and works as before: devices open each time and go on
-meanwhile, the monitor answers, and no round leaves anything behind.
+meanwhile, and no round leaves anything behind.
 
     ctypes_unload.py PATH_OF_THE_LIBRARY
 """
@@ -8,9 +8,7 @@ import _ctypes
 import ctypes
 import os
 import random
-import socket
 import sys
-import tempfile
 import threading
 import time
 
@@ -134,35 +132,12 @@ def goes_on_while_it_is_closed(path, data):
     close(library)
 
 
-def monitor_goes_on(path):
-    before = threads()
-    with tempfile.TemporaryDirectory() as folder:
-        place = os.path.join(folder, "socket")
-        library, scope = ctypes.CDLL(path), ctypes.c_void_p()
-        assert library.sh_monitor_start(place.encode(), ctypes.byref(scope)) == 0
-        _ctypes.dlclose(library._handle)
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(place)
-            asking.sendall(b"snapshot\n")
-            assert asking.recv(1) == b"{"
-        library = ctypes.CDLL(path)
-        assert library.sh_scope_end(scope) == 0
-        assert not os.path.exists(place)
-        wait_for_threads(before)
-        _ctypes.dlclose(library._handle)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def main():
     path, data = sys.argv[1], random.Random(3).randbytes(30_000)
     # A thread that waits for the allocator would get a heap of its own from glibc, of 64 MiB of addresses.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     leaves_nothing(path, data)
     goes_on_while_it_is_closed(path, data)
-    monitor_goes_on(path)
     print(f"loaded {WARM_UP + ROUNDS} times")
 
 

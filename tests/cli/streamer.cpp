@@ -4,8 +4,8 @@
 //     figures      what sh_device_get_memory() and sh_runtime_get_stats() say, as JSON
 //     step N       each model streams N steps; then as `figures`
 //     stream       models stream until the next line comes
-//     stop         the end of that monitor
-//     start PATH   sh_monitor_start()
+//     stop         the end of that control
+//     start PATH   sh_control_start() without a device
 //
 // It ends with its input.
 #include <poll.h>
@@ -131,7 +131,7 @@ int main() {
     check(sh_reserve(models[0]->runtime, 48 * page, SH_PRIORITY_PRIMARY, nullptr), "reservation");
     sh_guest_options guest = SH_GUEST_OPTIONS_INIT;
     guest.bytes = 36 * page;
-    sh_scope *scope = nullptr, *monitor = nullptr;
+    sh_scope *scope = nullptr, *control = nullptr;
     check(sh_guest_begin(models[2]->runtime, &guest, &scope), "guest");
 
     Json answer = "ready";
@@ -152,10 +152,13 @@ int main() {
                 for (const auto& model : models) model->step();
             answer = "streamed";
         } else if (line == "stop") {
-            check(sh_scope_end(std::exchange(monitor, nullptr)), "monitor");
+            check(sh_scope_end(std::exchange(control, nullptr)), "control");
             answer = "stopped";
         } else if (line.rfind("start ", 0) == 0) {
-            check(sh_monitor_start(line.substr(6).c_str(), &monitor), "monitor");
+            const std::string path = line.substr(6);
+            sh_control_options at = SH_CONTROL_OPTIONS_INIT;
+            at.address = path.c_str();
+            check(sh_control_start(nullptr, &at, nullptr, &control), "control");
             answer = "started";
         } else {
             answer = "unknown";

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import unittest
 
 import harness
 from harness import COMMAND, DEADLINE_S, DEVICE, INTERRUPTED, OUTPUT, SUCCESS, USAGE, CommandTest
@@ -21,9 +22,15 @@ from harness import COMMAND, DEADLINE_S, DEVICE, INTERRUPTED, OUTPUT, SUCCESS, U
 STREAMER = os.environ["STAGEHAND_STREAMER"]
 
 
+def http(body, status="200 OK"):
+    return f"HTTP/1.0 {status}\r\n\r\n".encode() + body
+
+
+@unittest.skipUnless("STAGEHAND_CONTROL_PATH" in os.environ, "the control is not built")
 class TopTest(CommandTest):
     def setUp(self):
         super().setUp()
+        self.environment["STAGEHAND_BACKEND_PATH"] = os.environ["STAGEHAND_CONTROL_PATH"]
         # Paths of sockets must be short. This folder has no sockets of other processes.
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="sh-", dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.sockets)
@@ -44,14 +51,17 @@ class TopTest(CommandTest):
         self.assertEqual(json.loads(process.stdout.readline()), "ready")
         return process
 
+    @staticmethod
+    def answer_once(listening, answer):
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
     def end(self, process):
         """Ends the process normally, and returns its exit code."""
         process.stdin.close()
-        try:
-            code = process.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        code = process.wait(DEADLINE_S)
         process.stdout.close()
         process.stderr.close()
         return code
@@ -108,16 +118,10 @@ class TopTest(CommandTest):
             self.assert_same(runtime, own)
             self.assertEqual(runtime["steps"], 5)
             # Nothing happens.
-            for rate in (
-                "steps_per_second",
-                "hits_per_second",
-                "misses_per_second",
-                "bytes_to_device_per_second",
-                "link_share",
-                "stalls_per_second",
-                "stall_share",
-            ):
-                self.assertEqual(runtime[rate], 0, rate)
+            for rate in ("steps", "hits", "misses", "bytes_to_device", "stalls"):
+                self.assertEqual(runtime[rate + "_per_second"], 0, rate)
+            for share in ("link_share", "stall_share"):
+                self.assertEqual(runtime[share], 0, share)
         self.assertGreater(sum(own["bytes_to_device"] for own in figures["runtimes"]), 0)
 
     def test_table_says_the_same(self):
@@ -359,10 +363,8 @@ class TopTest(CommandTest):
             process = self.start("top", "--once", "--interval", "0.05", path)
             for second in (1, 2):
                 device["runtimes"] = [{"id": 1, "clock_ns": second * 10**9, "bytes_to_device": second * 1_250_000_000}]
-                connection, _ = listening.accept()
-                with connection:
-                    connection.recv(64)
-                    connection.sendall(json.dumps({"version": 1, "pid": 5, "devices": [device]}).encode() + b"\n")
+                document = {"version": 1, "pid": 5, "devices": [device]}
+                self.answer_once(listening, http(json.dumps(document).encode() + b"\n"))
         self.assertRegex(
             self.finish(process).out, r" 125 %(?s:.*)\nMore than 100 % of the link: the link is faster than"
         )
@@ -373,24 +375,22 @@ class TopTest(CommandTest):
             listening.bind(str(path))
             listening.listen(8)
             for answer, says in [
-                (b"hello\n", "not a document"),
-                (b"[]\n", "not a document"),
-                (b'{"version": 2}\n', "version 2"),
-                (b'{"version": 1, "devices": 5}\n', "not a document"),
-                (b'{"version": "x"}\n', "not a document"),
-                (b'{"version": 1, "devices": [{"runtimes": [{"steps": "many"}]}]}\n', "not a document"),
-                (b'{"version": 1, "error": "the \\u001b[31m request"}\n', "request"),
+                (b"hello\n", "not HTTP"),
+                (http(b"hello\n"), "not a document"),
+                (http(b"[]\n"), "not a document"),
+                (http(b'{"version": 2}\n'), "version 2"),
+                (http(b'{"version": 1, "devices": 5}\n'), "not a document"),
+                (http(b'{"version": "x"}\n'), "not a document"),
+                (http(b'{"version": 1, "devices": [{"runtimes": [{"steps": "many"}]}]}\n'), "not a document"),
+                (http(b'{"error": "a \x1b[31m token"}\n', "401 Unauthorized"), "token"),
                 (b"", "does not answer"),
-                (b'{"version"', "does not answer"),
+                (http(b'{"version"'), "does not answer"),
             ]:
                 with self.subTest(answer):
                     process = self.start("top", "--once", path)
                     # The command asks once more if the process closes the connection without an answer.
                     for _ in range(1 if answer.endswith(b"\n") else 2):
-                        connection, _ = listening.accept()
-                        with connection:
-                            connection.recv(64)
-                            connection.sendall(answer)
+                        self.answer_once(listening, answer)
                     result = self.finish(process)
                     self.assertEqual(result.code, DEVICE, result.out + result.err)
                     self.assert_one_error(result, [says])

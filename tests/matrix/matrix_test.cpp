@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "../stress/scale.h"
-#include "../unit/telemetry/monitor_client.h"
+#include "../unit/core/socket_client.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
 #include "matrix.h"

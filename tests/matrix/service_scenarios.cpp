@@ -1,9 +1,9 @@
-// What surrounds the movement of bytes: telemetry, the monitor, the control by HTTP, plans, and functions on their own.
+// What surrounds the movement of bytes: telemetry, the control by HTTP, plans, and functions on their own.
 #include <cstring>
 
 #include "../stress/http_client.h"
 #include "../unit/codec/weights.h"
-#include "../unit/telemetry/monitor_client.h"
+#include "../unit/core/socket_client.h"
 #include "codec/frame.h"
 #include "weights.h"
 
@@ -64,30 +64,23 @@ void functions(Run& run) {
 }
 
 void observe(Run& run) {
-    const std::string trace = run.folder() + "/trace", steps = run.folder() + "/steps",
-                      place = run.folder() + "/monitor";
+    const std::string trace = run.folder() + "/trace", steps = run.folder() + "/steps";
     TRY(
         run, sh_set_log, SH_LOG_WARNING, [](int32_t, const char*, void*) {}, nullptr);
     struct Stop {
         Run& run;
-        sh_scope *trace = nullptr, *monitor = nullptr;
+        sh_scope* trace = nullptr;
         ~Stop() {
-            for (sh_scope* const scope : {trace, monitor})
-                for (int k = 0; k < 70 && CALL(sh_scope_end, scope) == SH_ERROR_OUT_OF_HOST_MEMORY;) k++;
+            for (int k = 0; k < 70 && CALL(sh_scope_end, trace) == SH_ERROR_OUT_OF_HOST_MEMORY;) k++;
             ignore(CALL(sh_set_log, 0, nullptr, nullptr));
         }
     } stop{run};
     TRY(run, sh_trace_start, trace.c_str(), &stop.trace);
-    TRY(run, sh_monitor_start, place.c_str(), &stop.monitor);
     Weights weights(run, equal_blocks(4, 2 * kPage));
     sh_scope* lines = nullptr;
     TRY(run, sh_telemetry_start, weights.get(), nullptr, steps.c_str(), &lines);
     sh_part_options halves = SH_PART_OPTIONS_INIT;
     weights.step();
-    run.try_until("the monitor", [&] {  // it answers, or closes the connection
-        Connection connection(place);
-        return connection.send("snapshot\n") && connection.receive().find("runtimes") != std::string::npos;
-    });
     TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_scope_end, lines);
     const std::vector<uint8_t> bytes(3 * kPage, 7);
     sh_segment segment = SH_SEGMENT_INIT;
@@ -130,6 +123,7 @@ void control(Run& run) {
         } requests[] = {{"GET", "/memory", "", 200},
                         {"POST", "/release_memory_occupation", R"({"tags": ["default"], "if_needed": true})", 200},
                         {"GET", "/metrics", "", 200},
+                        {"GET", "/snapshot", "", 200},
                         {"POST", "/wake_up?tags=default", "", 200},
                         {"GET", "/is_sleeping", "", 200},
                         {"POST", "/sleep?level=9", "", 400},

@@ -10,7 +10,7 @@
 
 #include <stagehand/stagehand.h>
 
-#include "../telemetry/monitor_client.h"
+#include "../core/socket_client.h"
 #include "http_client.h"
 
 namespace stagehand::test {

@@ -16,7 +16,7 @@
 
 #include <stagehand/stagehand.h>
 
-#include "../telemetry/monitor_client.h"
+#include "../core/socket_client.h"
 #include "fault/fault.h"
 #include "http_client.h"
 #include "plugin.h"

@@ -154,6 +154,8 @@ def trace(path: str | os.PathLike[str]) -> Scope:
 
 
 def monitor(path: str | os.PathLike[str] | None = None) -> Scope:
-    """Answers `stagehand top` on a socket in `with monitor():`."""
-    name = text(path)
-    return process_scope(lambda out: lib.sh_monitor_start(name, out))
+    """Answers `stagehand top` on a socket in `with monitor():`, by a control without a device."""
+    options = struct("control_options")
+    address = text(None if path is None else b"unix:" + os.fsencode(path))
+    options.address = address
+    return process_scope(lambda out: lib.sh_control_start(ffi.NULL, options, ffi.NULL, out))

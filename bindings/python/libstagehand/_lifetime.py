@@ -54,10 +54,11 @@ def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> A
     return ffi.gc(handle, finish)
 
 
-class Owned:
-    """What ends with close(), with a `with`, or as garbage. `_handle` is what it owns, or NULL once that has ended."""
+class Closing:
+    """What ends with close() or with a `with`."""
 
-    _handle: Any = ffi.NULL
+    def close(self) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +67,12 @@ class Owned:
         self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Owned(Closing):
+    """What also ends as garbage. `_handle` is what it owns, or NULL once that has ended."""
+
+    _handle: Any = ffi.NULL
 
     def close(self) -> None:
         """Ends it now. Does nothing if it has ended."""

@@ -6,31 +6,9 @@ import os
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from ._generated import (
-    ActivationFigures,
-    BlockFlag,
-    BlockInfo,
-    BlockState,
-    DeviceCaps,
-    DeviceFlag,
-    KindInfo,
-    OccupancyInfo,
-    OccupancyState,
-    TicketInfo,
-    TicketState,
-)
 from ._native import ffi
 
 T = TypeVar("T")
-_CONVERT: dict[tuple[type, str], Any] = {
-    (DeviceCaps, "flags"): DeviceFlag,
-    (BlockInfo, "flags"): BlockFlag,
-    (BlockInfo, "state"): BlockState,
-    (TicketInfo, "state"): TicketState,
-    (ActivationFigures, "meets_target"): bool,
-    (KindInfo, "planned"): bool,
-    (OccupancyInfo, "state"): OccupancyState,
-}
 
 
 def struct(name: str) -> Any:
@@ -48,11 +26,12 @@ def result(kind: type[T], source: Any) -> T:
         if isinstance(value, ffi.CData):
             pointer = ffi.typeof(value).kind == "pointer"
             value = int(ffi.cast("uintptr_t", value)) if pointer else ffi.string(value).decode(errors="replace")
-        values[field.name] = _CONVERT.get((kind, field.name), lambda same: same)(value)
+        convert: Any = field.type  # which is the class itself in _generated.py
+        values[field.name] = convert(value)
     return kind(**values)
 
 
-def text(value: str | os.PathLike[str] | None) -> Any:
+def text(value: str | bytes | os.PathLike[str] | None) -> Any:
     """Returns a C string, or NULL for None. The caller keeps the string until the call that uses it has returned."""
     if value is None:
         return ffi.NULL

@@ -614,7 +614,6 @@ sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats)
 sh_status sh_trace_start(const char* path, sh_scope** out_scope);
 sh_status sh_telemetry_start(sh_runtime* runtime, sh_spiller* spiller, const char* path,
                                                   sh_scope** out_scope);
-sh_status sh_monitor_start(const char* path, sh_scope** out_scope);
 
 /* occupancy.h */
 enum {

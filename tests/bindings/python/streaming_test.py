@@ -410,9 +410,6 @@ def test_questions_to_the_library(device, model, tmp_path):
         len((tmp_path / "steps.json").read_text().splitlines()) == 1
         and "layer 0" in (tmp_path / "trace.json").read_text()
     )
-    with sh.monitor(tmp_path / "monitor.sock"):
-        assert (tmp_path / "monitor.sock").exists()
-    assert not (tmp_path / "monitor.sock").exists()
 
 
 def test_the_interpreter_runs_while_a_call_waits(device):

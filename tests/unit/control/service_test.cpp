@@ -43,10 +43,11 @@ protected:
         return answer;
     }
     Answer release(const char* body) { return ask("POST", "/release_memory_occupation", body); }
+    static std::string snapshot() { return "the process\n"; }
     void make(const std::string& token = "") {
         auto stand_in = std::make_unique<StandIn>();
         stand_in_ = stand_in.get();
-        service_ = std::make_unique<Service>(std::move(stand_in), token);
+        service_ = std::make_unique<Service>(std::move(stand_in), snapshot, token);
     }
     void SetUp() override { make(); }
 
@@ -60,6 +61,20 @@ TEST_F(ControlService, ChangesAndReadsHaveLanes) {
     EXPECT_EQ(service_->admit({"POST", "/sleep", "", ""}, &answer), kChanges);
     EXPECT_EQ(service_->admit({"GET", "/sleep", "", ""}, &answer), kAnswered);
     EXPECT_EQ(answer.status, 405u);
+}
+
+TEST_F(ControlService, TheProcessIsToldWithADeviceAndWithout) {
+    EXPECT_EQ(ask("GET", "/snapshot").body, "the process\n");
+    service_ = std::make_unique<Service>(nullptr, snapshot, "");
+    EXPECT_EQ(ask("GET", "/snapshot").body, "the process\n");
+    EXPECT_EQ(ask("POST", "/snapshot").status, 405u);
+    EXPECT_EQ(ask("GET", "/snapshot?of=all").status, 400u);
+    for (const char* target : {"/memory", "/metrics", "/is_sleeping", "/release_memory_occupation"}) {
+        const Answer answer = ask("GET", target);
+        EXPECT_EQ(answer.status, 404u) << target;
+        EXPECT_EQ(Json::parse(answer.body)["error"], "no_device") << target;
+    }
+    EXPECT_EQ(ask("GET", "/nowhere").status, 404u);
 }
 
 TEST_F(ControlService, WithoutTheTokenNothingIsSaid) {

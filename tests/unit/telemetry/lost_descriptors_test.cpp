@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "../core/engine.h"
-#include "monitor_client.h"
+#include "../core/socket_client.h"
 
 namespace stagehand::test {
 namespace {
@@ -63,23 +63,18 @@ int watches_on(const Folder& folder) {
     if (sh_device_open("host", nullptr, &device) != SH_OK || sh_runtime_create(device, nullptr, &runtime) != SH_OK ||
         sh_spiller_create(device, nullptr, &spiller) != SH_OK)
         return 1;
-    sh_scope *monitor = nullptr, *trace = nullptr, *steps = nullptr;
-    if (sh_monitor_start(folder.at("monitor").c_str(), &monitor) != SH_OK ||
-        sh_trace_start(folder.at("trace").c_str(), &trace) != SH_OK ||
+    sh_scope *trace = nullptr, *steps = nullptr;
+    if (sh_trace_start(folder.at("trace").c_str(), &trace) != SH_OK ||
         sh_telemetry_start(runtime, nullptr, folder.at("steps").c_str(), &steps) != SH_OK ||
         sh_telemetry_start(nullptr, spiller, folder.at("spills").c_str(), nullptr) != SH_OK)
         return 2;
     if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_OK) return 2;
-    Connection client(folder.at("monitor"));
-    client.send("snap");
-    if (ask(folder.at("monitor"))["pid"] != getpid()) return 3;
     if (close_range(3, ~0U, 0) != 0) return 4;
     const OtherFiles others;
     for (int i = 0; i < 3; i++)
         if (sh_step_begin(runtime, nullptr) != SH_OK || sh_step_end(runtime) != SH_ERROR_IO) return 5;
     if (sh_scope_end(steps) != SH_ERROR_IO) return 6;
     if (sh_scope_end(trace) != SH_ERROR_IO) return 7;
-    if (sh_scope_end(monitor) != SH_OK) return 8;
     sh_spiller_destroy(spiller);
     sh_runtime_destroy(runtime);
     sh_device_close(device);
@@ -160,7 +155,7 @@ protected:
     const Folder folder_;
 };
 
-TEST_F(LostDescriptors, MonitorTelemetryAndTraceEnd) {
+TEST_F(LostDescriptors, TelemetryAndTraceEnd) {
     EXPECT_EXIT(run_and_exit([this] { return watches_on(folder_); }), testing::ExitedWithCode(0), "");
 }
 

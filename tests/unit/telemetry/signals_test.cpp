@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "../core/engine.h"
+#include "../core/socket_client.h"
 #include "base/no_signals.h"
-#include "monitor_client.h"
 
 namespace stagehand::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "../core/engine.h"
-#include "monitor_client.h"
+#include "../core/socket_client.h"
 #include "platform/descriptor.h"
 
 namespace stagehand::test {
@@ -79,8 +79,7 @@ private:
     }
     bool watches() {
         sh_scope* trace = nullptr;
-        return sh_monitor_start(folder_.at("monitor").c_str(), nullptr) == SH_OK &&
-               sh_trace_start(folder_.at("trace").c_str(), &trace) == SH_OK &&
+        return sh_trace_start(folder_.at("trace").c_str(), &trace) == SH_OK &&
                sh_telemetry_start(runtime_, nullptr, folder_.at("telemetry").c_str(), nullptr) == SH_OK &&
                sh_step_begin(runtime_, nullptr) == SH_OK && sh_step_end(runtime_) == SH_OK;
     }

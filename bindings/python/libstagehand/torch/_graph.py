@@ -3,7 +3,6 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -12,11 +11,12 @@ from torch.utils._pytree import tree_map
 
 from .._errors import UsageError
 from .._generated import Status
+from .._lifetime import Closing
 from .._runtime import Runtime
 from ._holding import Holding
 
 
-class ForwardGraph:
+class ForwardGraph(Closing):
     """A captured forward. A call takes tensors of the shapes of the capture. The next call overwrites the tensors that
     this call returns.
     """
@@ -78,11 +78,3 @@ class ForwardGraph:
         """Waits for launches. After that the plan may change. It cannot change while the runtime has graphs."""
         self._graph.close()
         self._native.reset()
-
-    def __enter__(self) -> ForwardGraph:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

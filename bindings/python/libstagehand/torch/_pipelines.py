@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 from .._device import Device
 from .._errors import UsageError
 from .._generated import RuntimeStats, Status
+from .._lifetime import Closing
 from ._budget import Budget, bytes_of
 from ._devices import AnyDevice, device_of
 from ._offloaded import refuse_offloaded
@@ -36,7 +36,7 @@ def is_pipeline(model: object) -> bool:
     return not isinstance(model, nn.Module) and isinstance(getattr(model, "components", None), Mapping)
 
 
-class StreamedPipeline:
+class StreamedPipeline(Closing):
     """A pipeline whose models are streamed to one device, until close() or the end of the `with`. The models share the
     budget: each of them gets the memory while it runs. No parameter of the streamed models requires a gradient
     meanwhile.
@@ -153,14 +153,6 @@ class StreamedPipeline:
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         put_into(one.keys, one.tensor, made)
         self._undo.callback(put_into, one.keys, made, one.tensor)
-
-    def __enter__(self) -> StreamedPipeline:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends streaming. The models are then what they were before, and where they were."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +14,7 @@ from .._device import Device
 from .._errors import Error, UsageError
 from .._generated import RuntimeStats, Status
 from .._holders import note
+from .._lifetime import Closing
 from .._runtime import Runtime
 from . import _subclasses
 from ._aliases import find_earlier
@@ -71,7 +71,7 @@ from ._weights import (
 Outside: TypeAlias = str | Iterable[str]
 
 
-class Streamed(Residency, TrainingCalls, Source):
+class Streamed(Closing, Residency, TrainingCalls, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
     :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
@@ -378,14 +378,6 @@ class Streamed(Residency, TrainingCalls, Source):
                     self._remove_at_end(*UnitHooks(self._running, unit, blocks, True).attach(module))
 
     # Ending.
-
-    def __enter__(self) -> Streamed:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends streaming. The module is then what it was before, except that trained weights are in memory. Weights

@@ -1,6 +1,6 @@
 //! Calls for the whole process: version, log, trace and monitor.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsString, c_char, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use libstagehand_sys as sys;
 
 use crate::Scope;
 use crate::callback::guarded;
-use crate::error::{Result, c_path, check};
+use crate::error::{Result, c_path, check, init};
 use crate::source::Keep;
 
 /// Returns the version of the library at run time as major × 1,000,000 + minor × 1,000 + patch.
@@ -90,15 +90,23 @@ pub fn trace_start(path: impl AsRef<Path>) -> Result<Scope<'static>> {
     Scope::begin(|out| unsafe { sys::sh_trace_start(path.as_ptr(), out) })
 }
 
-/// Answers `stagehand top` on a Unix socket at `path` until the scope ends. `None` means the default path.
+/// Answers `stagehand top` on a Unix socket at `path` until the scope ends, by a control without a device. `None` means
+/// the default path.
 ///
 /// # Errors
-/// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the process answers already.
 /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the path is empty or too long.
 /// - [`Status::IO`](crate::Status::IO) if the socket cannot be made at the path.
+/// - [`Status::BACKEND_LOAD`](crate::Status::BACKEND_LOAD) if the plugin is not installed.
 pub fn monitor_start(path: Option<&Path>) -> Result<Scope<'static>> {
-    let path = path.map(|path| c_path("path", path)).transpose()?;
-    let path = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
-    // SAFETY: the path outlives the call.
-    Scope::begin(|out| unsafe { sys::sh_monitor_start(path, out) })
+    let address = path.map(|path| {
+        let mut address = OsString::from("unix:");
+        address.push(path);
+        c_path("path", Path::new(&address))
+    });
+    let address = address.transpose()?;
+    let mut options = init!(sh_control_options);
+    options.address = address.as_ref().map_or(std::ptr::null(), |address| address.as_ptr());
+    let (device, info) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the address outlives the call, and the call copies it. struct_size is set.
+    Scope::begin(|out| unsafe { sys::sh_control_start(device, &options, info, out) })
 }

@@ -107,8 +107,8 @@ impl Runtime {
     }
 }
 
-/// A protection, a reservation, a guest's stay, a trace, telemetry or the monitor. The scope ends when this guard is
-/// dropped. Leak the guard with `mem::forget` to let the scope last as long as its runtime or the process.
+/// A protection, a reservation, a guest's stay, a trace, telemetry or a control without a device. The scope ends when
+/// this guard is dropped. Leak the guard with `mem::forget` to let the scope last as long as its runtime or process.
 ///
 /// A guest's blocks leave the device when its scope ends, except for memory that is protected or reserved for the
 /// guest. A guest that is in a step then, or that holds a view or a graph, leaves when that ends.

@@ -45,6 +45,20 @@ fn it_answers_while_it_lives() {
 }
 
 #[test]
+fn a_process_answers_without_a_device() {
+    if !has_plugin() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("stagehand-rust-process-{}", std::process::id()));
+    let address = path.to_str().unwrap();
+    let monitor = monitor_start(Some(&path)).unwrap();
+    assert_eq!(ask(address, "GET /snapshot").as_deref(), Some("HTTP/1.0 200 OK"));
+    assert_eq!(ask(address, "GET /memory").as_deref(), Some("HTTP/1.0 404 Not Found"));
+    monitor.end().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
 fn wrong_arguments_have_errors() {
     let device = host(16 << 20);
     if !has_plugin() {

@@ -41,11 +41,6 @@ fn what_happened_is_written_to_any_path() {
     assert_eq!(std::fs::read_to_string(&telemetry).unwrap().lines().count(), 3);
     assert!(std::fs::read_to_string(&trace).unwrap().contains("traceEvents"));
 
-    let socket = place(b"monitor.sock");
-    let monitor = monitor_start(Some(&socket)).unwrap();
-    assert!(socket.exists());
-    monitor.end().unwrap();
-    assert!(!socket.exists());
     let refused = runtime.telemetry_start(place(b"before\0after")).unwrap_err();
     assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("NUL"), "{refused}");
     std::fs::remove_dir_all(folder).unwrap();

@@ -1,4 +1,4 @@
-#include "telemetry/monitor_socket.h"
+#include "control/unix_socket.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <thread>
 
-namespace stagehand::telemetry {
+namespace stagehand::control {
 namespace {
 
 constexpr int kBacklog = 64;
@@ -77,8 +77,6 @@ Status private_folder(const std::string& path) {
     return Status();
 }
 
-Status default_monitor_path(std::string* out) { return default_socket_path(std::to_string(getpid()) + ".sock", out); }
-
 Status default_socket_path(const std::string& file, std::string* out) {
     const std::string name = "/" + file;
     // A folder that belongs to another user, or whose path is too long for a socket, cannot be used.
@@ -91,10 +89,10 @@ Status default_socket_path(const std::string& file, std::string* out) {
     return Status();
 }
 
-MonitorSocket::MonitorSocket(const std::string& path)
+UnixSocket::UnixSocket(const std::string& path)
     : path_(path), name_(path.substr(path.find_last_of('/') + 1)), owner_(getpid()) {}
 
-MonitorSocket::~MonitorSocket() {
+UnixSocket::~UnixSocket() {
     (void)listening_.close();
     struct stat found;
     if (made_ && getpid() == owner_ && fstatat(folder_.number(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -102,13 +100,13 @@ MonitorSocket::~MonitorSocket() {
         unlinkat(folder_.number(), name_.c_str(), 0);
 }
 
-void MonitorSocket::abandon() {
+void UnixSocket::abandon() {
     (void)listening_.close();
     (void)folder_.close();
     made_ = false;
 }
 
-Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocket>* out) {
+Status UnixSocket::open(const std::string& path, std::unique_ptr<UnixSocket>* out) {
     if (path.empty()) return Status(SH_ERROR_INVALID_ARGUMENT, "path is empty");
     if (path.size() > kLongestSocketPath)
         return Status(SH_ERROR_INVALID_ARGUMENT, "path has " + std::to_string(path.size()) + " bytes, more than the " +
@@ -116,7 +114,7 @@ Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocke
                                                      " that a socket path can have");
     const size_t slash = path.find_last_of('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    std::unique_ptr<MonitorSocket> socket(new MonitorSocket(path));
+    std::unique_ptr<UnixSocket> socket(new UnixSocket(path));
     platform::Descriptor& descriptor = socket->folder_;
     descriptor = platform::Descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!descriptor.is_open() && errno == EACCES)  // it may be entered, but not listed
@@ -131,7 +129,7 @@ Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocke
 }
 
 // Removes a socket without a listener.
-Status MonitorSocket::replace_stale() const {
+Status UnixSocket::replace_stale() const {
     struct stat found;
     if (fstatat(folder_.number(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? Status() : failed_call(path_, "could not be inspected");
@@ -154,7 +152,7 @@ Status MonitorSocket::replace_stale() const {
     return Status();
 }
 
-Status MonitorSocket::listen_here() {
+Status UnixSocket::listen_here() {
     listening_ = platform::Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!listening_.is_open()) return failed_call(path_, "a socket could not be created");
     // The file takes its mode from the socket. Nobody can connect before the socket listens.
@@ -174,4 +172,4 @@ Status MonitorSocket::listen_here() {
     return Status();
 }
 
-}  // namespace stagehand::telemetry
+}  // namespace stagehand::control

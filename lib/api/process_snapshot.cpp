@@ -1,14 +1,11 @@
-// The monitor's calls, and what it reads when somebody asks: every open device and every runtime, each for a moment.
-#include "api/monitor_api.h"
+#include "api/process_snapshot.h"
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "api/guard.h"
-#include "api/scopes.h"
-#include "telemetry/monitor.h"
-#include "telemetry/monitor_snapshot.h"
+#include "telemetry/snapshot.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -39,8 +36,10 @@ telemetry::RuntimeReading read(const void* handle, core::Runtime& runtime) {
     return reading;
 }
 
-// Devices are read while their slots are locked: one that closes meanwhile must not end up on the monitor's thread.
-std::string snapshot() {
+}  // namespace
+
+// Devices are read while their slots are locked: one that closes meanwhile must not end up on the control's thread.
+std::string stagehand::api::process_snapshot() {
     const auto until = std::chrono::steady_clock::now() + kAnswerPatience;
     telemetry::Snapshot all;
     std::vector<const core::Device*> places;
@@ -57,18 +56,3 @@ std::string snapshot() {
     });
     return telemetry::snapshot_text(all);
 }
-
-}  // namespace
-
-void stagehand::api::monitor_start_from_environment() { telemetry::monitor_start_from_environment(snapshot); }
-
-extern "C" {
-
-sh_status sh_monitor_start(const char* path, sh_scope** out_scope) {
-    return guarded([&] {
-        devices();  // from here on a fork is noticed
-        return open_scope(out_scope, telemetry::monitor_stop, [&] { return telemetry::monitor_start(path, snapshot); });
-    });
-}
-
-}  // extern "C"

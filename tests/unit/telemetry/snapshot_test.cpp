@@ -1,4 +1,4 @@
-#include "telemetry/monitor_snapshot.h"
+#include "telemetry/snapshot.h"
 
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ size_t figures_in(const nlohmann::json& json, uint64_t highest) {
     return static_cast<size_t>(std::count(seen.begin(), seen.end(), true));
 }
 
-TEST(MonitorSnapshot, TellsEveryCounterOfARuntime) {
+TEST(SnapshotText, TellsEveryCounterOfARuntime) {
     Snapshot all;
     DeviceReading& device = all.devices.emplace_back();
     RuntimeReading& runtime = device.runtimes.emplace_back();
@@ -57,7 +57,7 @@ TEST(MonitorSnapshot, TellsEveryCounterOfARuntime) {
     EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["lost"], true);
 }
 
-TEST(MonitorSnapshot, TellsEveryFigureOfADevice) {
+TEST(SnapshotText, TellsEveryFigureOfADevice) {
     Snapshot all;
     all.busy = 3;
     DeviceReading& device = all.devices.emplace_back();
@@ -73,7 +73,7 @@ TEST(MonitorSnapshot, TellsEveryFigureOfADevice) {
     EXPECT_EQ(json["runtime_count"], 2);
     EXPECT_TRUE(json["link_bytes_per_second"].is_null());
     EXPECT_FALSE(json.contains("error"));
-    EXPECT_EQ(document["version"], kMonitorVersion);
+    EXPECT_EQ(document["version"], kSnapshotVersion);
     EXPECT_EQ(document["library"], sh_version());
     EXPECT_EQ(document["pid"], getpid());
     EXPECT_EQ(document["busy"], 3);
@@ -81,7 +81,7 @@ TEST(MonitorSnapshot, TellsEveryFigureOfADevice) {
     EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["link_bytes_per_second"], 123);
 }
 
-TEST(MonitorSnapshot, SaysWhyADeviceCouldNotBeRead) {
+TEST(SnapshotText, SaysWhyADeviceCouldNotBeRead) {
     Snapshot all;
     all.devices.emplace_back().status = Status(SH_ERROR_BACKEND, "the driver \"says\" no");
     const auto json = parsed(snapshot_text(all))["devices"][0];
@@ -91,7 +91,7 @@ TEST(MonitorSnapshot, SaysWhyADeviceCouldNotBeRead) {
 
 // The engine chooses names freely: quotes, line ends, control characters, invalid UTF-8. The document still is one line
 // of valid JSON.
-TEST(MonitorSnapshot, AnyNameIsOneLineOfJson) {
+TEST(SnapshotText, AnyNameIsOneLineOfJson) {
     Snapshot all;
     DeviceReading& device = all.devices.emplace_back();
     for (const char* name :
@@ -106,13 +106,6 @@ TEST(MonitorSnapshot, AnyNameIsOneLineOfJson) {
     EXPECT_EQ(json[3]["name"], "caf\xc3\xa9 \xe2\x98\x95");
     EXPECT_EQ(json[4]["name"], "bad \xef\xbf\xbd\xef\xbf\xbd utf-8");
     EXPECT_EQ(json[5]["name"], "");
-}
-
-TEST(MonitorSnapshot, RefusalsAreDocumentsToo) {
-    const auto json = parsed(refusal_text("what?"));
-    EXPECT_EQ(json["version"], kMonitorVersion);
-    EXPECT_EQ(json["error"], "what?");
-    EXPECT_FALSE(json.contains("devices"));
 }
 
 }  // namespace

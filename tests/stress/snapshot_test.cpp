@@ -1,4 +1,5 @@
-// The monitor through the interface: its lifetime, who may ask, and that its figures are those of the other calls.
+// The snapshot of a process through a control without a device: its lifetime, who may ask, and that its figures are
+// those of the other calls.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,54 +14,54 @@
 #include <gtest/gtest.h>
 
 #include "../core/engine.h"
-#include "monitor_client.h"
+#include "../core/socket_client.h"
+#include "http_client.h"
 
 namespace stagehand::test {
 namespace {
 
-// A monitor in a folder of its own.
-class MonitorApi : public testing::Test {
+// A control without a device, in a folder of its own.
+class ProcessSnapshot : public testing::Test {
 protected:
     void TearDown() override { stop(); }
-    void start() { SUCCEEDS(sh_monitor_start(path().c_str(), &monitor_)); }
-    void stop() { SUCCEEDS(sh_scope_end(std::exchange(monitor_, nullptr))); }
+    sh_status start_at(const std::string& path) {
+        sh_control_options options = SH_CONTROL_OPTIONS_INIT;
+        options.address = path.c_str();
+        return sh_control_start(nullptr, &options, nullptr, &control_);
+    }
+    void start() { SUCCEEDS(start_at(path())); }
+    void stop() { SUCCEEDS(sh_scope_end(std::exchange(control_, nullptr))); }
     std::string path() const { return folder_.at("s"); }
     nlohmann::json asked() const { return ask(path()); }
 
     Folder folder_;
-    sh_scope* monitor_ = nullptr;
+    sh_scope* control_ = nullptr;
 };
 
-TEST_F(MonitorApi, StartsAndStops) {
+TEST_F(ProcessSnapshot, StartsAndStops) {
     for (int i = 0; i < 3; i++) {
         start();
         EXPECT_EQ(mode_of(path()), 0600u);
         EXPECT_EQ(asked()["pid"], getpid());
         EXPECT_EQ(asked()["devices"], nlohmann::json::array());
+        EXPECT_EQ(http(path(), "GET", "/memory").json()["error"], "no_device");
         stop();
         EXPECT_FALSE(exists(path()));
     }
 }
 
-TEST_F(MonitorApi, IsOneAProcess) {
-    start();
-    EXPECT_REFUSED(sh_monitor_start(folder_.at("other").c_str(), nullptr), SH_ERROR_INVALID_STATE, path());
-    EXPECT_FALSE(exists(folder_.at("other")));
-    EXPECT_EQ(asked()["version"], 1);
-}
-
-TEST_F(MonitorApi, HasADefaultPath) {
+TEST_F(ProcessSnapshot, HasADefaultPath) {
     const char* const before = std::getenv("XDG_RUNTIME_DIR");
     const std::string kept = before ? before : "";
     setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
-    const sh_status started = sh_monitor_start(nullptr, &monitor_);
+    const sh_status started = sh_control_start(nullptr, nullptr, nullptr, &control_);
     before ? setenv("XDG_RUNTIME_DIR", kept.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR");
     ASSERT_EQ(started, SH_OK) << why();
     EXPECT_EQ(mode_of(folder_.at("stagehand")), 0700u);
     EXPECT_EQ(ask(folder_.at("stagehand/" + std::to_string(getpid()) + ".sock"))["pid"], getpid());
 }
 
-TEST_F(MonitorApi, TellsWhatTheOtherCallsTell) {
+TEST_F(ProcessSnapshot, TellsWhatTheOtherCallsTell) {
     start();
     TestDevice device;
     Model model(device, equal_blocks(8, 8 * kPage), {.name = "the \"model\""}), other(device, equal_blocks(3, kPage));
@@ -114,15 +115,15 @@ int asked_by_another_user(const std::string& path) {
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(9);
         Connection connection(path);
         if (!connection.connected()) _exit(connection.error() == EACCES ? 2 : 8);
-        connection.send("snapshot\n");
-        _exit(connection.receive_line().empty() ? 1 : 0);
+        connection.send("GET /snapshot HTTP/1.0\r\n\r\n");
+        _exit(connection.receive().empty() ? 1 : 0);
     }
     int status = 0;
     waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 7;
 }
 
-TEST_F(MonitorApi, OtherUsersGetNoAnswer) {
+TEST_F(ProcessSnapshot, OtherUsersGetNoAnswer) {
     if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
     start();
     chmod(folder_.path().c_str(), 0755);
@@ -133,7 +134,7 @@ TEST_F(MonitorApi, OtherUsersGetNoAnswer) {
     EXPECT_EQ(asked()["pid"], getpid());
 }
 
-TEST_F(MonitorApi, AForkedChildLetsItGo) {
+TEST_F(ProcessSnapshot, AForkedChildLetsItGo) {
     TestDevice device;  // from the first handle on a fork is noticed
     start();
     ASSERT_EQ(link(path().c_str(), folder_.at("alias").c_str()), 0);
@@ -143,9 +144,7 @@ TEST_F(MonitorApi, AForkedChildLetsItGo) {
     const pid_t child = fork();
     if (child == 0) {
         close(to_child[1]);
-        char byte = sh_scope_end(monitor_) == SH_ERROR_FORKED && sh_monitor_start(nullptr, nullptr) == SH_ERROR_FORKED
-                        ? 'y'
-                        : 'n';
+        char byte = sh_scope_end(control_) == SH_ERROR_FORKED && start_at(path()) == SH_ERROR_FORKED ? 'y' : 'n';
         if (write(from_child[1], &byte, 1) != 1) _exit(3);
         const ssize_t ended = read(to_child[0], &byte, 1);  // until the parent says so, or ends
         std::exit(ended == 1 ? 4 : 5);

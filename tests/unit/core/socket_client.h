@@ -1,4 +1,4 @@
-// Helpers of the monitor's tests: a folder of their own, and a client that connects and asks.
+// What tests of sockets need: a folder of their own, and a client that connects and asks.
 #pragma once
 
 #include <sys/types.h>
@@ -40,8 +40,6 @@ public:
     bool send(const std::string& text);
     // Returns everything that arrives until the other end closes.
     std::string receive();
-    // Reads until a newline or the end.
-    std::string receive_line();
     void close();
 
 private:
@@ -49,7 +47,8 @@ private:
     int error_ = 0;
 };
 
-// Asks for a snapshot. Returns null if there is no answer, or if the answer is not one line of JSON.
+// Asks a control for the snapshot of its process. Returns null if there is no answer, or if the answer is not one line
+// of JSON.
 nlohmann::json ask(const std::string& path);
 
 }  // namespace stagehand::test

@@ -1,5 +1,4 @@
-// Snapshot: the figures of a process that the monitor reports, and their JSON document. docs/telemetry.md lists its
-// members.
+// Snapshot: the figures of a whole process, and their JSON document. docs/telemetry.md lists its members.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 namespace stagehand::telemetry {
 
 // Grows if members change their meaning or are removed. New members need no new version.
-constexpr int kMonitorVersion = 1;
+constexpr int kSnapshotVersion = 1;
 
 struct RuntimeReading {
     uint64_t id = 0;  // unique among the runtimes of the process
@@ -40,7 +39,5 @@ struct Snapshot {
 
 // Returns one line of JSON with its newline.
 std::string snapshot_text(const Snapshot& snapshot);
-// Returns the same line for a request that was not understood.
-std::string refusal_text(const std::string& reason);
 
 }  // namespace stagehand::telemetry

@@ -1,5 +1,4 @@
-// MonitorSocket: a listening Unix socket and its file, of the monitor or of the control. Only the user of the process
-// can reach it.
+// UnixSocket: a listening Unix socket of a control, and its file. Only the user of the process can reach it.
 #pragma once
 
 #include <sys/types.h>
@@ -10,28 +9,26 @@
 #include "base/status.h"
 #include "platform/descriptor.h"
 
-namespace stagehand::telemetry {
+namespace stagehand::control {
 
 // The longest path that a Unix socket can have.
 constexpr size_t kLongestSocketPath = 107;
 
-// Returns the default path of this process's monitor. Makes the folder if it is missing, and checks it.
-Status default_monitor_path(std::string* out);
-// Returns the path of another file in that folder.
+// Returns the path of a file in the default folder. Makes the folder if it is missing, and checks it.
 Status default_socket_path(const std::string& file, std::string* out);
 
 // Checks a folder that only this user may use. Makes it with mode 0700 if it is missing. Refuses a link, a folder of
 // another user, and a folder that is open to other users.
 Status private_folder(const std::string& path);
 
-class MonitorSocket {
+class UnixSocket {
 public:
     // Listens at `path`. Replaces a socket without a listener. Returns an error if anything else is there.
-    static Status open(const std::string& path, std::unique_ptr<MonitorSocket>* out);
+    static Status open(const std::string& path, std::unique_ptr<UnixSocket>* out);
     // Removes the file, unless another file has taken its place.
-    ~MonitorSocket();
-    MonitorSocket(const MonitorSocket&) = delete;
-    MonitorSocket& operator=(const MonitorSocket&) = delete;
+    ~UnixSocket();
+    UnixSocket(const UnixSocket&) = delete;
+    UnixSocket& operator=(const UnixSocket&) = delete;
 
     const platform::Descriptor& descriptor() const { return listening_; }
     const std::string& path() const { return path_; }
@@ -41,7 +38,7 @@ public:
     void abandon();
 
 private:
-    explicit MonitorSocket(const std::string& path);
+    explicit UnixSocket(const std::string& path);
     Status replace_stale() const;
     Status listen_here();
 
@@ -56,4 +53,4 @@ private:
     ino_t inode_ = 0;
 };
 
-}  // namespace stagehand::telemetry
+}  // namespace stagehand::control

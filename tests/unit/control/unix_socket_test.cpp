@@ -1,4 +1,4 @@
-#include "telemetry/monitor_socket.h"
+#include "control/unix_socket.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "monitor_client.h"
+#include "../core/socket_client.h"
 
-namespace stagehand::telemetry {
+namespace stagehand::control {
 namespace {
 
 using test::Connection;
@@ -22,10 +22,10 @@ using test::exists;
 using test::Folder;
 using test::mode_of;
 
-#define OPENS(path, socket)                                         \
-    do {                                                            \
-        const Status opened = MonitorSocket::open(path, &(socket)); \
-        ASSERT_TRUE(opened.ok()) << opened.text();                  \
+#define OPENS(path, socket)                                      \
+    do {                                                         \
+        const Status opened = UnixSocket::open(path, &(socket)); \
+        ASSERT_TRUE(opened.ok()) << opened.text();               \
     } while (0)
 
 void expect_refused(const Status& status, sh_status code, const std::string& says) {
@@ -63,11 +63,11 @@ void leave_stale_socket(const std::string& path) {
     close(descriptor);
 }
 
-TEST(MonitorSocket, IsForItsOwnerAloneWhateverTheMask) {
+TEST(UnixSocket, IsForItsOwnerAloneWhateverTheMask) {
     Folder folder;
     const mode_t before = umask(0);
-    std::unique_ptr<MonitorSocket> socket;
-    const Status opened = MonitorSocket::open(folder.at("s"), &socket);
+    std::unique_ptr<UnixSocket> socket;
+    const Status opened = UnixSocket::open(folder.at("s"), &socket);
     umask(before);
     ASSERT_TRUE(opened.ok()) << opened.text();
     EXPECT_EQ(mode_of(folder.at("s")), 0600u);
@@ -76,27 +76,27 @@ TEST(MonitorSocket, IsForItsOwnerAloneWhateverTheMask) {
     EXPECT_FALSE(exists(folder.at("s")));
 }
 
-TEST(MonitorSocket, PathsThatAreNone) {
+TEST(UnixSocket, PathsThatAreNone) {
     Folder folder;
-    std::unique_ptr<MonitorSocket> socket;
-    expect_refused(MonitorSocket::open("", &socket), SH_ERROR_INVALID_ARGUMENT, "empty");
+    std::unique_ptr<UnixSocket> socket;
+    expect_refused(UnixSocket::open("", &socket), SH_ERROR_INVALID_ARGUMENT, "empty");
     const std::string longest = folder.path() + "/" + std::string(kLongestSocketPath - folder.path().size() - 1, 'x');
-    expect_refused(MonitorSocket::open(longest + "x", &socket), SH_ERROR_INVALID_ARGUMENT, "108 bytes");
-    expect_refused(MonitorSocket::open(folder.at("no/such"), &socket), SH_ERROR_IO, "folder");
-    expect_refused(MonitorSocket::open(folder.path() + "/", &socket), SH_ERROR_IO, "is a folder");
-    expect_refused(MonitorSocket::open(folder.path(), &socket), SH_ERROR_IO, "not a socket");
+    expect_refused(UnixSocket::open(longest + "x", &socket), SH_ERROR_INVALID_ARGUMENT, "108 bytes");
+    expect_refused(UnixSocket::open(folder.at("no/such"), &socket), SH_ERROR_IO, "folder");
+    expect_refused(UnixSocket::open(folder.path() + "/", &socket), SH_ERROR_IO, "is a folder");
+    expect_refused(UnixSocket::open(folder.path(), &socket), SH_ERROR_IO, "not a socket");
     OPENS(longest, socket);
     EXPECT_TRUE(Connection(longest).connected());
 }
 
-TEST(MonitorSocket, LeavesOtherFilesAlone) {
+TEST(UnixSocket, LeavesOtherFilesAlone) {
     Folder folder;
     std::ofstream(folder.at("file")) << "precious";
     symlink("file", folder.at("link").c_str());
     symlink("nowhere", folder.at("dangling").c_str());
-    std::unique_ptr<MonitorSocket> socket;
+    std::unique_ptr<UnixSocket> socket;
     for (const char* name : {"file", "link", "dangling"})
-        expect_refused(MonitorSocket::open(folder.at(name), &socket), SH_ERROR_IO, "not a socket");
+        expect_refused(UnixSocket::open(folder.at(name), &socket), SH_ERROR_IO, "not a socket");
     std::string kept;
     std::ifstream(folder.at("file")) >> kept;
     EXPECT_EQ(kept, "precious");
@@ -105,36 +105,36 @@ TEST(MonitorSocket, LeavesOtherFilesAlone) {
     EXPECT_FALSE(exists(folder.at("nowhere")));
 }
 
-TEST(MonitorSocket, ReplacesWhatAnEndedProcessLeft) {
+TEST(UnixSocket, ReplacesWhatAnEndedProcessLeft) {
     Folder folder;
     leave_stale_socket(folder.at("s"));
     ASSERT_FALSE(Connection(folder.at("s")).connected());
-    std::unique_ptr<MonitorSocket> socket;
+    std::unique_ptr<UnixSocket> socket;
     OPENS(folder.at("s"), socket);
     EXPECT_TRUE(Connection(folder.at("s")).connected());
     EXPECT_EQ(mode_of(folder.at("s")), 0600u);
 }
 
-TEST(MonitorSocket, DoesNotReplaceWhatAnswers) {
+TEST(UnixSocket, DoesNotReplaceWhatAnswers) {
     Folder folder;
-    std::unique_ptr<MonitorSocket> first, second;
+    std::unique_ptr<UnixSocket> first, second;
     OPENS(folder.at("s"), first);
-    expect_refused(MonitorSocket::open(folder.at("s"), &second), SH_ERROR_IO, "another process already listens there");
+    expect_refused(UnixSocket::open(folder.at("s"), &second), SH_ERROR_IO, "another process already listens there");
     EXPECT_TRUE(Connection(folder.at("s")).connected());
 }
 
-TEST(MonitorSocket, LinkToASocketIsNotFollowed) {
+TEST(UnixSocket, LinkToASocketIsNotFollowed) {
     Folder folder;
     leave_stale_socket(folder.at("s"));
     symlink("s", folder.at("link").c_str());
-    std::unique_ptr<MonitorSocket> socket;
-    expect_refused(MonitorSocket::open(folder.at("link"), &socket), SH_ERROR_IO, "not a socket");
+    std::unique_ptr<UnixSocket> socket;
+    expect_refused(UnixSocket::open(folder.at("link"), &socket), SH_ERROR_IO, "not a socket");
     EXPECT_TRUE(exists(folder.at("s")));
 }
 
-TEST(MonitorSocket, RemovesOnlyItsOwnFile) {
+TEST(UnixSocket, RemovesOnlyItsOwnFile) {
     Folder folder;
-    std::unique_ptr<MonitorSocket> socket;
+    std::unique_ptr<UnixSocket> socket;
     OPENS(folder.at("s"), socket);
     ASSERT_EQ(rename(folder.at("s").c_str(), folder.at("away").c_str()), 0);
     leave_stale_socket(folder.at("s"));
@@ -142,13 +142,13 @@ TEST(MonitorSocket, RemovesOnlyItsOwnFile) {
     EXPECT_TRUE(exists(folder.at("s")));
 }
 
-TEST(MonitorSocket, RelativePathsSurviveAChangeOfFolder) {
+TEST(UnixSocket, RelativePathsSurviveAChangeOfFolder) {
     Folder folder;
     char before[4096];
     ASSERT_NE(getcwd(before, sizeof before), nullptr);
     ASSERT_EQ(chdir(folder.path().c_str()), 0);
-    std::unique_ptr<MonitorSocket> socket;
-    const Status opened = MonitorSocket::open("s", &socket);
+    std::unique_ptr<UnixSocket> socket;
+    const Status opened = UnixSocket::open("s", &socket);
     ASSERT_EQ(chdir(before), 0);
     ASSERT_TRUE(opened.ok()) << opened.text();
     EXPECT_TRUE(exists(folder.at("s")));
@@ -156,9 +156,9 @@ TEST(MonitorSocket, RelativePathsSurviveAChangeOfFolder) {
     EXPECT_FALSE(exists(folder.at("s")));
 }
 
-TEST(MonitorSocket, AbandonedInAChildTheFileStays) {
+TEST(UnixSocket, AbandonedInAChildTheFileStays) {
     Folder folder;
-    std::unique_ptr<MonitorSocket> socket;
+    std::unique_ptr<UnixSocket> socket;
     OPENS(folder.at("s"), socket);
     const pid_t child = fork();
     if (child == 0) {
@@ -207,8 +207,8 @@ TEST(MonitorFolder, AnothersIsRefused) {
     expect_refused(private_folder(folder.at("f")), SH_ERROR_IO, "belongs to user 65534");
     leave_stale_socket(folder.at("s"));
     ASSERT_EQ(chown(folder.at("s").c_str(), 65534, 65534), 0);
-    std::unique_ptr<MonitorSocket> socket;
-    expect_refused(MonitorSocket::open(folder.at("s"), &socket), SH_ERROR_IO, "belongs to user 65534");
+    std::unique_ptr<UnixSocket> socket;
+    expect_refused(UnixSocket::open(folder.at("s"), &socket), SH_ERROR_IO, "belongs to user 65534");
     EXPECT_TRUE(exists(folder.at("s")));
 }
 
@@ -216,11 +216,11 @@ TEST(MonitorPath, IsInTheRuntimeFolder) {
     Folder folder;
     Variable variable("XDG_RUNTIME_DIR", folder.path());
     std::string path;
-    ASSERT_TRUE(default_monitor_path(&path).ok());
+    ASSERT_TRUE(default_socket_path("own.sock", &path).ok());
     EXPECT_EQ(path, folder.at("stagehand/" + std::to_string(getpid()) + ".sock"));
     EXPECT_EQ(mode_of(folder.at("stagehand")), 0700u);
     chmod(folder.at("stagehand").c_str(), 0755);
-    expect_refused(default_monitor_path(&path), SH_ERROR_IO, "open to other users");
+    expect_refused(default_socket_path("own.sock", &path), SH_ERROR_IO, "open to other users");
 }
 
 TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
@@ -231,7 +231,7 @@ TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
                                      good.path() + std::string(100, '/')}) {
         Variable variable("XDG_RUNTIME_DIR", value);
         std::string path;
-        const Status chosen = default_monitor_path(&path);
+        const Status chosen = default_socket_path("own.sock", &path);
         ASSERT_TRUE(chosen.ok()) << chosen.text();
         EXPECT_EQ(path, in_tmp) << value;
         EXPECT_EQ(mode_of("/tmp/stagehand-" + std::to_string(geteuid())), 0700u);
@@ -241,4 +241,4 @@ TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
 }
 
 }  // namespace
-}  // namespace stagehand::telemetry
+}  // namespace stagehand::control

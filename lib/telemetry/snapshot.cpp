@@ -1,4 +1,4 @@
-#include "telemetry/monitor_snapshot.h"
+#include "telemetry/snapshot.h"
 
 #include <unistd.h>
 
@@ -9,17 +9,6 @@
 
 namespace stagehand::telemetry {
 namespace {
-
-// Begins the document. The caller ends its object.
-JsonText document() {
-    JsonText json;
-    json.begin_object();
-    json.add("version", kMonitorVersion)
-        .add("library", sh_version())
-        .add("pid", getpid())
-        .add("program", program_invocation_short_name);
-    return json;
-}
 
 void add(JsonText& json, const RuntimeReading& reading) {
     const sh_runtime_stats& stats = reading.stats;
@@ -56,15 +45,16 @@ void add(JsonText& json, const DeviceReading& reading) {
 }  // namespace
 
 std::string snapshot_text(const Snapshot& snapshot) {
-    JsonText json = document();
-    json.add("busy", snapshot.busy).begin_array("devices");
+    JsonText json;
+    json.begin_object();
+    json.add("version", kSnapshotVersion)
+        .add("library", sh_version())
+        .add("pid", getpid())
+        .add("program", program_invocation_short_name)
+        .add("busy", snapshot.busy)
+        .begin_array("devices");
     for (const DeviceReading& device : snapshot.devices) add(json, device);
     return json.end_array().end_object().text() + "\n";
-}
-
-std::string refusal_text(const std::string& reason) {
-    JsonText json = document();
-    return json.add("error", reason).end_object().text() + "\n";
 }
 
 }  // namespace stagehand::telemetry

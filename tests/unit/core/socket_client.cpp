@@ -1,4 +1,4 @@
-#include "monitor_client.h"
+#include "socket_client.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -55,12 +55,6 @@ std::string Connection::receive() {
     return text;
 }
 
-std::string Connection::receive_line() {
-    std::string text;
-    for (char byte = 0; byte != '\n' && recv(descriptor_, &byte, 1, 0) == 1;) text += byte;
-    return text;
-}
-
 void Connection::close() {
     if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = -1;
@@ -68,10 +62,11 @@ void Connection::close() {
 
 nlohmann::json ask(const std::string& path) {
     Connection connection(path);
-    if (!connection.connected() || !connection.send("snapshot\n")) return {};
+    if (!connection.connected() || !connection.send("GET /snapshot HTTP/1.0\r\n\r\n")) return {};
     const std::string text = connection.receive();
-    if (text.empty() || text.find('\n') != text.size() - 1) return {};
-    const auto document = nlohmann::json::parse(text, nullptr, false);
+    const size_t body = text.find("\r\n\r\n");
+    if (body == std::string::npos || text.find('\n', body + 4) != text.size() - 1) return {};
+    const auto document = nlohmann::json::parse(text.substr(body + 4), nullptr, false);
     return document.is_discarded() ? nlohmann::json() : document;
 }
 
