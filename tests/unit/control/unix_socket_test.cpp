@@ -216,11 +216,11 @@ TEST(MonitorPath, IsInTheRuntimeFolder) {
     Folder folder;
     Variable variable("XDG_RUNTIME_DIR", folder.path());
     std::string path;
-    ASSERT_TRUE(default_socket_path("own.sock", &path).ok());
+    ASSERT_TRUE(default_socket_path(std::to_string(getpid()) + ".sock", &path).ok());
     EXPECT_EQ(path, folder.at("stagehand/" + std::to_string(getpid()) + ".sock"));
     EXPECT_EQ(mode_of(folder.at("stagehand")), 0700u);
     chmod(folder.at("stagehand").c_str(), 0755);
-    expect_refused(default_socket_path("own.sock", &path), SH_ERROR_IO, "open to other users");
+    expect_refused(default_socket_path(std::to_string(getpid()) + ".sock", &path), SH_ERROR_IO, "open to other users");
 }
 
 TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
@@ -231,7 +231,7 @@ TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
                                      good.path() + std::string(100, '/')}) {
         Variable variable("XDG_RUNTIME_DIR", value);
         std::string path;
-        const Status chosen = default_socket_path("own.sock", &path);
+        const Status chosen = default_socket_path(std::to_string(getpid()) + ".sock", &path);
         ASSERT_TRUE(chosen.ok()) << chosen.text();
         EXPECT_EQ(path, in_tmp) << value;
         EXPECT_EQ(mode_of("/tmp/stagehand-" + std::to_string(geteuid())), 0700u);

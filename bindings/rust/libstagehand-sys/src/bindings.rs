@@ -46,7 +46,7 @@ pub const SH_ERROR_BUSY: _bindgen_ty_1 = -205;
 pub const SH_ERROR_SOURCE: _bindgen_ty_1 = -301;
 ///A callback of the caller returned an error.
 pub const SH_ERROR_CALLBACK: _bindgen_ty_1 = -302;
-///A file or a socket of the library (trace, telemetry, monitor) failed.
+///A file or a socket of the library (trace, telemetry, control) failed.
 pub const SH_ERROR_IO: _bindgen_ty_1 = -303;
 ///Another thread destroyed the object while the call waited.
 pub const SH_ERROR_CANCELLED: _bindgen_ty_1 = -304;
@@ -517,8 +517,10 @@ pub struct sh_control_options {
     pub reserved: u32,
     /**The path of a Unix socket, absolute or with "unix:" before it, at most 107 bytes. Or "127.0.0.1:PORT",
 "localhost:PORT" or "\[::1\]:PORT": a TCP port, 0 for a free one. Other addresses are refused. NULL:
-"stagehand/\<process id>.\<device>.control" in $XDG_RUNTIME_DIR, or in "stagehand-\<user id>" in /tmp: see
-sh_monitor_start().*/
+"stagehand/\<process id>.\<device>.control" in $XDG_RUNTIME_DIR, without a device "stagehand/\<process id>.sock".
+If $XDG_RUNTIME_DIR is not a folder that only the user can write to, the folder is "stagehand-\<user id>" in
+/tmp. The library creates the folder. An existing one must be a real folder, belong to the user, and be closed
+to others.*/
     pub address: *const ::core::ffi::c_char,
     /**Each request must have the header "Authorization: Bearer \<token>". 16 to 256 letters, digits and other visible
 characters of ASCII. Required for TCP. NULL on a Unix socket: only the user who runs the process, and root, can
@@ -2841,9 +2843,9 @@ Since 0.1*/
         count: u64,
     ) -> sh_status;
     /**Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
-same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
-resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
-way for others.
+same places as for backends. One thread of the library waits for requests, one reads figures, and for a device four
+pause and resume. /snapshot takes each runtime's lock while it reads the counters. At most 32 clients are connected
+at a time. A client that sends its request too slowly, or sends none, makes way for others.
 
 A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
 removes the socket. A forked child does not answer. Requests get an error after the device is closed.
@@ -2852,6 +2854,11 @@ The end of the scope closes all connections, and removes the socket. Requests th
 on to their end, and it waits for them; requests that have not begun do nothing. In a callback of
 sh_occupancy_add_callbacks() during a request of this control, sh_scope_end() returns SH_ERROR_INVALID_STATE, and the
 control goes on.
+
+The variable STAGEHAND_MONITOR=path makes a process answer without a device from the first device on until it ends,
+and STAGEHAND_MONITOR=1 does so at the default path.
+
+- `device`: NULL: requests can only ask for the snapshot of the process.
 
 - `options`: NULL: a Unix socket at the default path.
 
@@ -2951,8 +2958,8 @@ Since 0.1*/
 "auto" is the first GPU that works, or the host if no GPU works.
 
 The call returns the same handle again, and counts it, if the device is open in this process already. All openings
-share one budget. The budget, the page size and the helpers must then be 0, or equal to those in force. The other options
-of a later opening are checked for their ranges and have no effect.
+share one budget. The budget, the page size and the helpers must then be 0, or equal to those in force. The other
+options of a later opening are checked for their ranges and have no effect.
 
 
 - `options`: NULL: defaults.
@@ -4050,31 +4057,6 @@ Since 0.1*/
     pub fn sh_telemetry_start(
         runtime: *mut sh_runtime,
         spiller: *mut sh_spiller,
-        path: *const ::core::ffi::c_char,
-        out_scope: *mut *mut sh_scope,
-    ) -> sh_status;
-    /**Answers questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
-asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
-reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
-can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
-the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
-
-A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. The end of the scope
-or of the process closes open connections and removes the socket.
-
-- `path`: At most 107 bytes. Its folder must exist. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR,
-or "stagehand-\<user id>/\<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the
-user can write to. The library creates the folder of the default path. An existing one must be a
-real folder, belong to the user, and be closed to others.
-
-- `out_scope`: sh_scope_end() stops the answers. NULL: the process answers until it ends.
-@retval SH_OK                     The socket answers.
-@retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
-@retval SH_ERROR_INVALID_STATE    The process answers already.
-@retval SH_ERROR_IO               The socket could not be made. The text names the fault of the path.
-@blocks For a second at most, while another process locks the folder.
-Since 0.1*/
-    pub fn sh_monitor_start(
         path: *const ::core::ffi::c_char,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
