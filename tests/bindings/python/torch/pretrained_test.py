@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from models import Net, host, refused, size_of
+from models import Net, host, refused, sgd, size_of
 from pipelines_test import flux, image, stable_diffusion
 from zoo import diffusers, first, flux_transformer, image_of, llava, made, transformers, unet
 
@@ -112,6 +112,26 @@ def test_a_file_that_shrinks_is_an_error(device, tmp_path, stored):
         for _ in range(3):
             streamed.module(**inputs)
     streamed.close()
+
+
+def test_training_from_files(device, tmp_path, stored):
+    model, inputs = stored
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def train(model, step):
+        model.train()
+        for _ in range(3):
+            model(**inputs, labels=inputs["input_ids"]).loss.backward()
+            step()
+
+    loaded = type(model).from_pretrained(tmp_path)
+    optimizer = sgd(loaded.parameters())
+    train(loaded, lambda: (optimizer.step(), optimizer.zero_grad()))
+    with st.from_pretrained(tmp_path, type(model), device, budget=size_of(model) // 2, optimizer=sgd) as streamed:
+        train(streamed.module, lambda: None)
+    for name, one in streamed.module.state_dict().items():
+        assert torch.equal(one, loaded.state_dict()[name]), name
+    assert files == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("make", [stable_diffusion, flux])
