@@ -8,12 +8,6 @@
 #include <cstring>
 
 namespace stagehand::control {
-namespace {
-
-constexpr int kBacklog = 64;
-
-}  // namespace
-
 Status Listener::open(const Address& address, std::unique_ptr<Listener>* out) {
     std::unique_ptr<Listener> listener(new Listener(address));
     if (address.is_tcp())

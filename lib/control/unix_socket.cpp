@@ -16,7 +16,6 @@
 namespace stagehand::control {
 namespace {
 
-constexpr int kBacklog = 64;
 constexpr auto kPatience = std::chrono::seconds(1);
 
 Status failure(const std::string& path, const std::string& what) {

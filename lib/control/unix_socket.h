@@ -13,6 +13,8 @@ namespace stagehand::control {
 
 // The longest path that a Unix socket can have.
 constexpr size_t kLongestSocketPath = 107;
+// Connections that wait to be accepted.
+constexpr int kBacklog = 64;
 
 // Returns the path of a file in the default folder. Makes the folder if it is missing, and checks it.
 Status default_socket_path(const std::string& file, std::string* out);

@@ -7,21 +7,21 @@
 namespace stagehand::core {
 namespace {
 
-struct Tags {
+struct TakenTags {
     std::mutex mutex;
     std::bitset<UINT16_MAX + 1> taken;
     uint16_t last = 0;
 };
 
-Tags& tags() {
-    static auto* const all = new Tags;  // never freed: runtimes may be destroyed while the process ends
+TakenTags& tags() {
+    static auto* const all = new TakenTags;  // never freed: runtimes may be destroyed while the process ends
     return *all;
 }
 
 }  // namespace
 
 RuntimeTag::RuntimeTag() {
-    Tags& all = tags();
+    TakenTags& all = tags();
     std::lock_guard lock(all.mutex);
     for (uint32_t tried = 0; tried <= UINT16_MAX; tried++) {
         all.last++;
@@ -34,7 +34,7 @@ RuntimeTag::RuntimeTag() {
 }
 
 RuntimeTag::~RuntimeTag() {
-    Tags& all = tags();
+    TakenTags& all = tags();
     std::lock_guard lock(all.mutex);
     all.taken[value_] = false;
 }
