@@ -5,8 +5,7 @@
 
 namespace stagehand::transfer {
 
-// Does one step of a store: its waits, or the piece of one slot. The store is in no queue
-// meanwhile.
+// Does one step of a store: its waits, or the piece of one slot. The store is in no queue meanwhile.
 void StagingEngine::Impl::issue_store_step(Lock& lock, const Task& task) {
     StoreProgress& store = *task.store;
     SlotIssued issued;
