@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <exception>
-#include <thread>
 #include <vector>
+
+#include "backend/thread_stream.h"
 
 namespace stagehand::core {
 
@@ -15,7 +16,7 @@ public:
     // A use is only counted if no memory is left for its thread.
     void come() noexcept {
         count_++;
-        const std::thread::id thread = std::this_thread::get_id();
+        const sh_stream thread = thread_stream::of_this_thread();
         if (Share* const share = of(thread)) {
             share->uses++;
             return;
@@ -33,7 +34,7 @@ public:
     // Any thread may end a use. It ends one of its own if it has one.
     void go() noexcept {
         count_--;
-        Share* const own = of(std::this_thread::get_id());
+        Share* const own = of(thread_stream::of_this_thread());
         if (own && own->uses) {
             own->uses--;
             return;
@@ -49,17 +50,17 @@ public:
     uint32_t count() const { return count_; }
     // Whether some of them have come from the calling thread. They do not end without it then.
     bool are_own() const {
-        const Share* const own = const_cast<Users*>(this)->of(std::this_thread::get_id());
+        const Share* const own = const_cast<Users*>(this)->of(thread_stream::of_this_thread());
         return own && own->uses;
     }
 
 private:
     struct Share {
-        std::thread::id thread;
-        uint32_t uses = 0;  // 0: free for another thread
+        sh_stream thread = 0;  // its default stream, whose name no other thread gets later
+        uint32_t uses = 0;     // 0: free for another thread
     };
 
-    Share* of(std::thread::id thread) noexcept {
+    Share* of(sh_stream thread) noexcept {
         for (Share& share : shares_)
             if (share.thread == thread) return &share;
         return nullptr;

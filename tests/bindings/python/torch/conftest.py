@@ -124,7 +124,7 @@ def quarter(net):
 
 @pytest.fixture
 def delayed():
-    """A device whose copies take a while."""
-    with host(backend_options="poison=1;latency=20000000") as device:
+    """A device whose copies take a second: so long that a test on a busy machine finds them under way."""
+    with host(backend_options="poison=1;latency=1000000000") as device:
         yield device
     gc.collect()
