@@ -55,21 +55,6 @@ TEST_F(SlowLoad, an_acquire_gets_bytes_that_are_newer_than_the_load) {
     EXPECT_EQ(first_byte(), 2);
 }
 
-TEST(Dirty, misplaced_calls_are_refused) {
-    auto specs = equal_blocks(2, 3 * kPage);
-    specs[0].flags = SH_BLOCK_MUTABLE;
-    SoloModel model({}, specs);
-    EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(0)), SH_ERROR_INVALID_STATE);
-    sh_view view = model.acquire(1);
-    EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(1)), SH_ERROR_INVALID_STATE);
-    model.release(1);
-    view = model.acquire(0);
-    SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
-    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_INVALID_STATE);
-    model.release(0);
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
-}
-
 // Holds a stream until the gate is opened.
 class Gate {
 public:

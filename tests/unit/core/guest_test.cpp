@@ -105,21 +105,6 @@ TEST(Guest, writes_back_what_is_dirty_when_it_leaves) {
     EXPECT_EQ(guest->stats().held_bytes, 0u);
 }
 
-TEST(Guest, mistakes_are_named) {
-    TestDevice device;
-    auto host = make(device, 4, "host"), guest = make(device, 4, "guest");
-    sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(nullptr, nullptr, &scope), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    sh_guest_options options = SH_GUEST_OPTIONS_INIT;
-    options.flags = 2;
-    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
-    options = SH_GUEST_OPTIONS_INIT;
-    options.struct_size = 3;
-    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_INVALID_STRUCT);
-    EXPECT_EQ(device.memory().guest_bytes, 0u);
-}
-
 TEST(Guest, gets_no_more_than_its_ceiling) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 8, "host");

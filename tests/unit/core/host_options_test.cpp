@@ -273,26 +273,6 @@ TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     options.device.backend_options = "map_pages=0";
     SUCCEEDS(open(options, &device));
     sh_device_close(device);
-    options.device.backend_options = nullptr;
-    EXPECT_REFUSED(sh_device_open("sim:0", &options.device, &device), SH_ERROR_UNSUPPORTED, "device_memory");
-}
-
-TEST_F(HostOptions, WrongOptionsAreNamed) {
-    const auto refused = [](auto&& change, const char* named) {
-        Options options = host_options();
-        change(options);
-        sh_device* device = nullptr;
-        EXPECT_REFUSED(open(options, &device), SH_ERROR_INVALID_ARGUMENT, named);
-    };
-    for (const char* text : {"", "a", "0-", "3-1", "0,", "0,,1", "0 1", "1024", "-1", "99999999999999999999"})
-        refused([&](Options& options) { options.host.staging_cpus = text; }, "staging_cpus");
-    refused([](Options& options) { options.host.node = 5000; }, "host.node");
-    refused([](Options& options) { options.host.flags = 4; }, "host.flags");
-    refused([](Options& options) { options.host.flags = SH_HOST_PINNED; }, "host.flags");
-    refused([](Options& options) { options.host.alloc = Arena::allocate; }, "host.free");
-    refused([](Options& options) { options.host.free = Arena::free; }, "host.alloc");
-    refused([](Options& options) { options.device.device_memory_bytes = 1; }, "device_memory");
-    refused([](Options& options) { options.device.device_memory = &options; }, "device_memory");
 }
 
 }  // namespace

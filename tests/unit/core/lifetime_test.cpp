@@ -1,4 +1,4 @@
-// Wrong handles, objects that are destroyed while other threads use them, forks and exits in the middle of work, and
+// Objects that are destroyed while other threads use them, forks and exits in the middle of work, and
 // the errors for all of this.
 #include <atomic>
 #include <fstream>
@@ -29,44 +29,6 @@ TEST(Lifetime, blocks_go_when_the_work_on_the_runtimes_streams_has_ended) {
     const sh_block other = model.id(0);
     SUCCEEDS(sh_unregister_blocks(model.runtime(), &other, 1));
     EXPECT_TRUE(has_ended);
-}
-
-TEST(Handles, wrong_ones_are_errors) {
-    SoloModel model({}, equal_blocks(3, 3 * kPage));
-    auto view = sh_sized<sh_view>();
-    auto stats = sh_sized<sh_runtime_stats>();
-    std::vector<sh_runtime*> wrong = {nullptr, reinterpret_cast<sh_runtime*>(8), reinterpret_cast<sh_runtime*>(&view),
-                                      reinterpret_cast<sh_runtime*>(model.device()),
-                                      reinterpret_cast<sh_runtime*>(~uintptr_t(0))};
-    sh_runtime* gone = nullptr;
-    SUCCEEDS(sh_runtime_create(model.device(), nullptr, &gone));
-    sh_runtime_destroy(gone);
-    wrong.push_back(gone);
-    sh_runtime* after = nullptr;  // a new object in the same place
-    SUCCEEDS(sh_runtime_create(model.device(), nullptr, &after));
-    const sh_block id = model.id(0);
-    for (sh_runtime* const runtime : wrong) {
-        if (reinterpret_cast<void*>(runtime) == reinterpret_cast<void*>(model.device())) continue;
-        EXPECT_EQ(sh_step_begin(runtime, nullptr), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_step_end(runtime), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_release(runtime, id, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_runtime_get_stats(runtime, &stats), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_write_back(runtime, nullptr, 0), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_runtime_synchronize(runtime), SH_ERROR_INVALID_HANDLE);
-        sh_runtime_destroy(runtime);
-    }
-    for (const sh_block block : {sh_block(0), ~sh_block(0), id + 1000, id ^ (sh_block(1) << 40)}) {
-        EXPECT_EQ(sh_acquire(model.runtime(), block, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_release(model.runtime(), block, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_unregister_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_invalidate_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
-    }
-    auto info = sh_sized<sh_memory_info>();
-    EXPECT_EQ(sh_device_get_memory(nullptr, &info), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_device_get_memory(reinterpret_cast<sh_device*>(&info), &info), SH_ERROR_INVALID_HANDLE);
-    SUCCEEDS(model.use(0));
-    sh_runtime_destroy(after);
 }
 
 // Other threads are in all kinds of calls when the runtime is destroyed.
@@ -187,7 +149,6 @@ TEST(Telemetry, one_object_a_step) {
     EXPECT_EQ(lines, 5);
     EXPECT_GT(bytes, 0u);
     unlink(path.c_str());
-    EXPECT_EQ(sh_telemetry_start(model.runtime(), nullptr, "/nonexistent/file", nullptr), SH_ERROR_IO);
 }
 
 // The report of a run needs no other file.
@@ -253,16 +214,13 @@ TEST(Telemetry, lists_blocks_in_64_plans_of_a_file) {
 
 TEST(Telemetry, the_trace_is_json) {
     const std::string path = "trace-" + std::to_string(getpid()) + ".json";
-    sh_scope *trace_scope = nullptr, *other = nullptr;
+    sh_scope* trace_scope = nullptr;
     SUCCEEDS(sh_trace_start(path.c_str(), &trace_scope));
-    EXPECT_EQ(sh_trace_start(path.c_str(), &other), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_trace_start(path.c_str(), nullptr), SH_ERROR_INVALID_ARGUMENT);
     {
         SoloModel model({.budget_bytes = 12 * kPage}, equal_blocks(8, 4 * kPage, Origin::pageable), forward(8));
         for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
     }
     SUCCEEDS(sh_scope_end(trace_scope));
-    EXPECT_EQ(sh_scope_end(trace_scope), SH_ERROR_INVALID_HANDLE);
     const auto trace = read_json(path);
     const auto& events = trace.is_array() ? trace : trace["traceEvents"];
     EXPECT_GT(events.size(), 10u);

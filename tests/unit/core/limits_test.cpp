@@ -66,6 +66,24 @@ TEST(Memory, figures_are_those_of_what_is_held) {
     EXPECT_EQ(device.memory().pinned_bytes, pinned);
 }
 
+TEST(Limits, the_largest_options_are_taken) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = uint64_t(4) << 30;
+    sh_host_options host = SH_HOST_OPTIONS_INIT;
+    options.host = &host;
+    host.staging_threads = 64;
+    host.staging_bytes = uint64_t(128) << 30;
+    options.page_bytes = uint64_t(1) << 30;
+    options.link_bytes_per_second = 1'000'000'000'000'000;
+    sh_device* device = nullptr;
+    SUCCEEDS(sh_device_open(device_under_test().c_str(), &options, &device));
+    auto caps = sh_sized<sh_device_caps>();
+    SUCCEEDS(sh_device_get_caps(device, &caps));
+    EXPECT_EQ(caps.staging_threads, 64u);
+    EXPECT_EQ(caps.page_bytes, uint64_t(1) << 30);
+    sh_device_close(device);
+}
+
 // Many blocks of 256 bytes lie in one unit of large pages.
 TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     DeviceSettings settings;

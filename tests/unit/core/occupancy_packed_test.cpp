@@ -141,16 +141,5 @@ TEST_F(OccupancyPacked, a_limit_of_host_memory_holds_the_same_contents_each_time
     for (const uint64_t address : {first, second}) EXPECT_EQ(read(address, kPart), contents(address, kPart));
 }
 
-TEST_F(OccupancyPacked, a_format_that_is_none_is_named) {
-    open();
-    sh_alloc_options wanted = SH_ALLOC_OPTIONS_INIT;
-    wanted.format = SH_FORMAT_F8_E5M2 + 1;
-    uint64_t address = 0;
-    EXPECT_REFUSED(sh_alloc(device_, 1, &wanted, &address), SH_ERROR_INVALID_ARGUMENT, "options.format is 6");
-    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-    options.format = SH_FORMAT_F8_E5M2 + 1;
-    EXPECT_REFUSED(sh_pause(device_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT, "options.format is 6");
-}
-
 }  // namespace
 }  // namespace stagehand::test

@@ -102,22 +102,6 @@ TEST_F(OccupancyRead, AFileThatHasLostItsBytesIsAnError) {
     expect_refused(status_at(address, kPart), SH_ERROR_IO, "cannot be read");
 }
 
-TEST_F(OccupancyRead, WhatCannotBeReadIsNamed) {
-    open();
-    const uint64_t stage = filled(1, kPart, "weights"), drop = filled(2, kPart, "cache", SH_CONTENTS_DROP);
-    expect_refused(status_at(stage, 1), SH_ERROR_INVALID_STATE, "weights");
-    SUCCEEDS(pause());
-    expect_refused(status_at(drop, 1), SH_ERROR_NOT_FOUND, "cache");
-    expect_refused(status_at(stage, kPart + 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
-    expect_refused(status_at(stage + kPart, 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
-    expect_refused(status_at(7, 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
-    expect_refused(status_at(~uint64_t(0), 5), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
-    uint8_t byte = 0;
-    expect_refused(sh_occupancy_read(device_, stage, 0, &byte), SH_ERROR_INVALID_ARGUMENT, "bytes");
-    expect_refused(sh_occupancy_read(device_, stage, 1, nullptr), SH_ERROR_INVALID_ARGUMENT, "out_contents");
-    expect_refused(sh_occupancy_read(nullptr, stage, 1, &byte), SH_ERROR_INVALID_HANDLE, "device");
-}
-
 TEST_F(OccupancyRead, ADeviceWithoutContents) {
     open("", 48 * kMiB, "sim");
     const uint64_t address = alloc(kPart);

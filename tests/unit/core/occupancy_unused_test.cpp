@@ -54,15 +54,5 @@ TEST_F(OccupancyUnused, WholePagesStayOutOfHostMemory) {
     EXPECT_EQ(read(other, kPart), contents(2, kPart));
 }
 
-TEST_F(OccupancyUnused, WrongRangesAreNamed) {
-    open();
-    filled(1, kPart);
-    EXPECT_REFUSED(pause_without({{8, 8}, {~uint64_t(0), 2}}), SH_ERROR_INVALID_ARGUMENT, "options.unused[1]");
-    sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
-    lies.unused_count = 1;
-    EXPECT_EQ(sh_pause(device_, &lies, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
-}
-
 }  // namespace
 }  // namespace stagehand::test

@@ -136,24 +136,5 @@ TEST_F(PartsOfBlocks, GrowWithTheBudget) {
     EXPECT_EQ(register_parts(block_of(none, 40 * kPage), units_of(1)).size(), 2u);
 }
 
-TEST_F(PartsOfBlocks, AreRefusedWhole) {
-    const std::vector<sh_segment> none;
-    sh_block_desc desc = block_of(none, 40 * kPage);
-    EXPECT_REFUSED(with(desc, units_of(0)), SH_ERROR_INVALID_ARGUMENT, "unit_bytes");
-    EXPECT_REFUSED(with(desc, units_of(1), 0), SH_ERROR_INVALID_ARGUMENT, "capacity");
-    sh_part_options options = units_of(1);
-    options.reserved = 1;
-    EXPECT_EQ(with(desc, options), SH_ERROR_INVALID_ARGUMENT);
-    std::vector<sh_segment> bad(1, SH_SEGMENT_INIT);
-    bad[0].kind = SH_SOURCE_POINTER;
-    bad[0].bytes = 41 * kPage;
-    desc = block_of(bad, 40 * kPage);
-    desc.name = "head";
-    EXPECT_REFUSED(with(desc, units_of(kPage)), SH_ERROR_INVALID_ARGUMENT, "\"head\"")
-        << "the block that the caller knows: ";
-    EXPECT_EQ(sh_register_parts(runtime_, &desc, nullptr, nullptr, 1, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_register_parts(runtime_, nullptr, &options, nullptr, 1, nullptr), SH_ERROR_INVALID_ARGUMENT);
-}
-
 }  // namespace
 }  // namespace stagehand::test

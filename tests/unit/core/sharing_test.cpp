@@ -140,13 +140,10 @@ TEST(Budget, lowered_in_a_step_takes_effect_at_its_edge) {
     EXPECT_LE(model.memory().used_bytes, 12 * kPage);
 }
 
-TEST(Budget, a_second_opening_must_agree) {
+TEST(Budget, a_second_opening_gets_the_same_device) {
     TestDevice device({.budget_bytes = 20 * kPage});
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.budget_bytes = 21 * kPage;
     sh_device* again = nullptr;
-    EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &again), SH_ERROR_INVALID_ARGUMENT);
-    options.budget_bytes = 0;
     auto caps = sh_sized<sh_device_caps>();  // its whole name, "host:0"
     SUCCEEDS(sh_device_get_caps(device.get(), &caps));
     SUCCEEDS(sh_device_open(caps.name, &options, &again));

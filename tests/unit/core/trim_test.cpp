@@ -50,20 +50,6 @@ TEST(Trim, keeps_what_is_protected_or_reserved) {
     SUCCEEDS(sh_scope_end(protection));
 }
 
-TEST(Trim, is_refused_while_the_runtime_is_in_use) {
-    TestDevice device;
-    auto a = make(device, 4, "a");
-    a->begin_step();
-    uint64_t bytes = 77;
-    EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(bytes, 77u);
-    a->end_step();
-    a->acquire(0);
-    EXPECT_EQ(sh_trim(a->runtime(), 0, nullptr), SH_ERROR_INVALID_STATE);
-    a->release(0);
-    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
-}
-
 TEST(Trim, writes_back_what_is_dirty) {
     SoloModel model({}, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE), forward(4));
     model.begin_step();
