@@ -22,8 +22,6 @@ public:
     // A step that saved nothing (a validation) leaves what is foreseen as it was.
     void end_step();
 
-    uint64_t foreseen() const { return foreseen_; }
-
 private:
     const KeepLimits limits_;
     uint64_t foreseen_ = 0;        // bytes that leave in a step
