@@ -26,26 +26,12 @@ fn wrong_order_is_an_error_and_nothing_is_lost() {
     assert!(second.to_string().starts_with("SH_ERROR_INVALID_STATE: "), "{second}");
     step.end().unwrap();
 
-    let view = runtime.acquire(blocks[0], Stream::host()).unwrap();
-    assert_eq!(status(runtime.unregister_blocks(&blocks)), Status::INVALID_STATE);
-    assert_eq!(status(view.mark_dirty()), Status::INVALID_STATE);
-    drop(view);
-    assert_eq!(status(runtime.acquire(Block::from_raw(0), Stream::host())), Status::INVALID_HANDLE);
     compare(&runtime, &blocks, &wanted);
 
     // A leaked step or view stays. The next caller gets an error, and dropping the runtime does not crash.
     std::mem::forget(runtime.step().unwrap());
     std::mem::forget(runtime.acquire(blocks[1], Stream::host()).unwrap());
     assert_eq!(status(runtime.step()), Status::INVALID_STATE);
-}
-
-#[test]
-fn blocks_are_those_of_one_runtime() {
-    let device = host(256 * KIB);
-    let (one, other) = (Runtime::new(&device).unwrap(), Runtime::new(&device).unwrap());
-    let (blocks, _) = small(&one, 1);
-    assert_eq!(status(other.acquire(blocks[0], Stream::host())), Status::INVALID_HANDLE);
-    assert_eq!(status(other.update_sources(&blocks)), Status::INVALID_HANDLE);
 }
 
 #[test]
@@ -61,14 +47,7 @@ fn bad_descriptions_are_named() {
     assert_eq!(status(range(0, 101)), Status::INVALID_ARGUMENT);
     assert_eq!(status(range(20, 10)), Status::INVALID_ARGUMENT);
     assert_eq!(status(Source::owned(vec![0; 9]).range(0..1).map(drop)), Status::INVALID_ARGUMENT);
-    let too_small = BlockDesc::new(99).source(0, Source::shared(shared.clone())).name("short");
-    let refused = runtime.register_block(too_small).unwrap_err();
-    assert!(refused.text().contains("short"), "{refused}");
     assert_eq!(status(Device::open("ho\0st")), Status::INVALID_ARGUMENT);
-    assert_eq!(status(Device::open("no-such-backend")), Status::NOT_FOUND);
-    let other = DeviceOptions { budget_bytes: 999 * KIB, ..Default::default() };
-    assert_eq!(status(Device::open_with("host", &other)), Status::INVALID_ARGUMENT);
-    assert_eq!(status(device.pinned_memory(0)), Status::INVALID_ARGUMENT);
     assert_eq!(Arc::strong_count(&shared), 1, "what was refused keeps nothing");
 }
 
@@ -140,8 +119,6 @@ fn a_closure_that_panics_on_a_stream_is_told_once() {
     assert_eq!(status(stream.synchronize()), Status::CALLBACK);
     stream.launch(Duration::ZERO, || {}).unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(status(Stream::host().synchronize()), Status::INVALID_ARGUMENT);
-    assert_eq!(status(Stream::host().launch(Duration::ZERO, || {})), Status::INVALID_ARGUMENT);
 }
 
 #[test]
@@ -163,7 +140,6 @@ fn a_log_that_panics_disturbs_nobody() {
     clear_log().unwrap();
     assert!(lines.load(Ordering::SeqCst) > 0);
     assert_eq!(Arc::strong_count(&lines), 1, "the closure is gone");
-    assert_eq!(status(set_log(LogLevel(99), |_, _| {})), Status::INVALID_ARGUMENT);
 }
 
 #[test]
