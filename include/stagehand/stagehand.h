@@ -13,6 +13,7 @@
 #include "graph.h"
 #include "helpers.h"
 #include "host.h"
+#include "members.h"
 #include "occupancy.h"
 #include "parts.h"
 #include "residency.h"

@@ -233,6 +233,60 @@ private:
     std::vector<sh_block> blocks_;
 };
 
+// Members of a set that are held. The destructor releases them.
+class Members {
+public:
+    Members(sh_runtime* runtime, sh_set set, Span<const std::uint32_t> members, sh_stream stream)
+        : set_(set), stream_(stream), members_(members.begin(), members.end()), slots_(members.size()) {
+        check(sh_acquire_members(runtime, set, members_.data(), members_.size(), stream, 0, &pool_, slots_.data()));
+        runtime_ = runtime;
+    }
+    Members(Members&& other) noexcept { take(other); }
+    Members& operator=(Members&& other) noexcept {
+        if (this != &other) {
+            drop();
+            take(other);
+        }
+        return *this;
+    }
+    ~Members() { drop(); }
+
+    void* address() const noexcept { return pool_.address; }  // of slot 0
+    std::uint64_t size() const noexcept { return pool_.bytes; }
+    // The slot of each member, in the order of the call.
+    const std::vector<std::uint32_t>& slots() const noexcept { return slots_; }
+    // Releases the members now.
+    void release() {
+        if (sh_runtime* runtime = std::exchange(runtime_, nullptr))
+            check(sh_release_members(runtime, set_, members_.data(), members_.size(), stream_));
+    }
+
+private:
+    void take(Members& other) noexcept {
+        runtime_ = std::exchange(other.runtime_, nullptr);
+        set_ = other.set_;
+        stream_ = other.stream_;
+        pool_ = other.pool_;
+        members_ = std::move(other.members_);
+        slots_ = std::move(other.slots_);
+    }
+    void drop() noexcept {
+        if (runtime_) ignore(sh_release_members(runtime_, set_, members_.data(), members_.size(), stream_));
+    }
+
+    sh_runtime* runtime_ = nullptr;
+    sh_set set_ = 0;
+    sh_stream stream_ = 0;
+    sh_view pool_ = sh_sized<sh_view>();
+    std::vector<std::uint32_t> members_, slots_;
+};
+
+// A set, and the blocks of its members. @experimental
+struct MemberSet {
+    sh_set set = 0;
+    std::vector<sh_block> blocks;
+};
+
 // One model on a device.
 class Runtime {
 public:
@@ -275,6 +329,26 @@ public:
         check(sh_register_parts(runtime_, &desc, &options, parts.data(), parts.size(), &count));
         parts.resize(count);
         return parts;
+    }
+    // Registers a set. Its members are acquired by acquire_members(). @experimental
+    MemberSet register_set(Span<const sh_block_desc> members, const sh_set_options& options = SH_SET_OPTIONS_INIT) {
+        MemberSet made;
+        made.blocks.resize(members.size());
+        check(sh_set_create(runtime_, &options, members.data(), members.size(), made.blocks.data(), &made.set));
+        return made;
+    }
+    void unregister_set(sh_set set) { check(sh_set_destroy(runtime_, set)); }
+    sh_set_info set_info(sh_set set) const {
+        auto info = sh_sized<sh_set_info>();
+        check(sh_set_get_info(runtime_, set, &info));
+        return info;
+    }
+    Members acquire_members(sh_set set, Span<const std::uint32_t> members, sh_stream stream) {
+        return Members(runtime_, set, members, stream);
+    }
+    // `chances`: as many as members, or none.
+    void prefetch_members(sh_set set, Span<const std::uint32_t> members, const float* chances = nullptr) {
+        check(sh_prefetch_members(runtime_, set, members.data(), chances, members.size()));
     }
     void unregister_blocks(Span<const sh_block> blocks) {
         check(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));

@@ -1,4 +1,5 @@
 // Runtimes, blocks, order and plan.
+#include "api/descs.h"
 #include "api/guard.h"
 #include "base/flags.h"
 #include "base/no_throw.h"
@@ -6,26 +7,6 @@
 
 using namespace stagehand;
 using namespace stagehand::api;
-
-namespace {
-
-Status take_segments(const sh_segment* segments, uint64_t count, const ArrayName& names, std::vector<sh_segment>* out) {
-    SH_TRY(take_array(segments, count, names, out));
-    // Only the parts of a block begin elsewhere than at the beginning of what the callback gives.
-    for (sh_segment& segment : *out)
-        if (segment.kind == SH_SOURCE_FILL) segment.file_offset = 0;
-    return Status();
-}
-
-// Reads the segments of a description that was read, and lets it point to them.
-Status take_segments(sh_block_desc* desc, std::vector<sh_segment>* out) {
-    if (!desc->segments) return Status();
-    SH_TRY(take_segments(desc->segments, desc->segment_count, {"segments", "segment_count"}, out));
-    desc->segments = out->data();
-    return Status();
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -70,14 +51,12 @@ sh_status sh_runtime_synchronize(sh_runtime* runtime) {
 
 sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count, sh_block* out_blocks) {
     return guarded([&] {
-        std::vector<sh_block_desc> all;
-        SH_TRY(take_array(descs, count, {"descs"}, &all));
+        Descs taken;
+        SH_TRY(taken.take(descs, count, "descs"));
         if (count && !out_blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "out_blocks is NULL");
-        std::vector<std::vector<sh_segment>> segments(count);
-        for (uint64_t i = 0; i < count; i++) SH_TRY(take_segments(&all[i], &segments[i]));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->blocks().add(all, out_blocks, at.lock);
+        return at.runtime->blocks().add(taken.all, out_blocks, at.lock);
     });
 }
 

@@ -91,6 +91,10 @@ template <>
 inline constexpr size_t kFirstSize<sh_part_options> = 24;
 template <>
 inline constexpr size_t kFirstSize<sh_part> = 32;
+template <>
+inline constexpr size_t kFirstSize<sh_set_options> = 48;
+template <>
+inline constexpr size_t kFirstSize<sh_set_info> = 64;
 
 template <class Struct>
 concept CallersStruct = (kFirstSize<Struct> != 0 && sizeof(Struct) >= kFirstSize<Struct>);

@@ -22,6 +22,14 @@ MemberCache::MemberCache(uint32_t groups, uint32_t width, uint32_t slots)
     for (uint32_t slot = slots; slot-- > 0;) empty_.push_back(slot);
 }
 
+void MemberCache::resize(uint32_t slots) {
+    empty_.reserve(slots);
+    member_in_.reserve(slots);
+    std::erase_if(empty_, [&](uint32_t slot) { return slot >= slots; });
+    for (uint32_t slot = slots; slot-- > this->slots();) empty_.push_back(slot);
+    member_in_.resize(slots, kNone);
+}
+
 // A member of value v is used in one of 1 / v calls of its group, which are as far apart as there are groups.
 double MemberCache::next_use(uint32_t member, double value) const {
     return static_cast<double>(called_[member / rates_.width()]) + rates_.groups() / value;
@@ -106,16 +114,22 @@ void MemberCache::release(uint32_t member) {
     rerank(member);
 }
 
+double MemberCache::expected(uint32_t member, double probability) const {
+    return next_use(member, std::min(1.0, std::max(probability, rates_.value(member))));
+}
+
+bool MemberCache::is_worth(uint32_t member, double probability) const {
+    if (!(probability > 0)) return false;
+    if (members_[member].slot != kNone || has_empty()) return true;
+    const auto worst = victim();
+    return worst && next_uses_.rank(*worst) > expected(member, probability);
+}
+
 std::optional<MemberCache::Place> MemberCache::guess(uint32_t member, double probability) {
-    if (!(probability > 0)) return std::nullopt;
-    const double expected = next_use(member, std::min(1.0, std::max(probability, rates_.value(member))));
-    if (members_[member].slot == kNone && empty_.empty()) {
-        const auto worst = victim();
-        if (!worst || next_uses_.rank(*worst) <= expected) return std::nullopt;
-    }
+    if (!is_worth(member, probability)) return std::nullopt;
     const auto found = place(member);
     if (!found) return std::nullopt;
-    members_[member].next_use = std::min(members_[member].next_use, expected);
+    members_[member].next_use = std::min(members_[member].next_use, expected(member, probability));
     rerank(member);
     return found;
 }

@@ -31,6 +31,8 @@ public:
 
     // Members are numbered through: `width` of each group.
     MemberCache(uint32_t groups, uint32_t width, uint32_t slots);
+    // Slots that go are empty. Allocates if there are more than ever before.
+    void resize(uint32_t slots);
 
     // A call of the group needs these members, all of the group. Those that have a slot keep it until use(), or until
     // the next call. Counts their uses.
@@ -47,10 +49,13 @@ public:
     // worth less. A member that has a slot is worth so much until its group's next call. Only the caller knows whether
     // the link has time for a load that may be in vain.
     std::optional<Place> guess(uint32_t member, double probability);
+    // Whether guess() would give it one.
+    bool is_worth(uint32_t member, double probability) const;
 
     // The slot is empty, because the load of its member failed. Nothing happens if the member has no slot.
     void drop(uint32_t member);
 
+    bool has_empty() const { return !empty_.empty(); }
     uint32_t slots() const { return static_cast<uint32_t>(member_in_.size()); }
     uint32_t slot_of(uint32_t member) const { return members_[member].slot; }  // kNone: not on the device
     uint32_t member_in(uint32_t slot) const { return member_in_[slot]; }       // kNone: empty
@@ -71,6 +76,7 @@ private:
 
     double next_use(uint32_t member, double value) const;
     double rank(const Member& member) const;
+    double expected(uint32_t member, double probability) const;
     void rerank(uint32_t member) { next_uses_.set(member, rank(members_[member])); }
     void foresee(uint32_t group);
     void visit_one_group();

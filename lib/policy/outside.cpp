@@ -30,9 +30,10 @@ uint64_t sum_of_largest(std::span<const Outside::Unit> units, uint64_t count) {
 
 OutsideNeeds needs_outside(const Outside& outside) {
     OutsideNeeds needs;
-    const uint64_t staying = sum_of(outside.to_stay);
+    const uint64_t staying = sum_of(outside.to_stay) + outside.pool_pages;
+    const uint64_t least = sum_of_largest(outside.to_stay, 1) + outside.least_pool_pages;
     needs.to_learn_pages = sum_of_largest(outside.to_learn, outside.max_held);
-    needs.to_stay_pages = std::min(staying, std::max(sum_of_largest(outside.to_stay, 1), outside.asked_pages));
+    needs.to_stay_pages = std::min(staying, std::max(least, outside.asked_pages));
     // The engine may know that units stay outside, and may not have told so.
     const uint64_t asked = std::min(staying + sum_of(outside.to_learn), outside.asked_pages);
     if (needs.pages() < asked) needs.to_stay_pages = asked - needs.to_learn_pages;

@@ -16,6 +16,8 @@ struct Outside {
     };
     std::vector<Unit> to_learn = {};  // units that may join the order, which is being learned
     std::vector<Unit> to_stay = {};   // units that stay outside
+    uint64_t pool_pages = 0;          // that the pools of sets could use, beside the units
+    uint64_t least_pool_pages = 0;    // without which a set serves no call
     uint32_t max_held = 1;            // how many units of the order are held at once
     uint64_t asked_pages = 0;  // for units outside the order, as the engine asked for; 0: the largest unit decides
 };

@@ -3,7 +3,7 @@
 import re
 
 HEADERS = [
-    *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming", "residency"),
+    *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming", "members", "residency"),
     *("graph", "spill", "activations", "occupancy", "helpers", "control", "telemetry", "backend"),
 ]
 # A comment and the declaration after it: a function, a struct, a list of constants, or another type.

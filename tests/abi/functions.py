@@ -12,7 +12,7 @@ from interface import Interface
 
 # In the order in which an engine meets them.
 HEADERS = [
-    *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming"),
+    *("base", "device", "host", "source", "runtime", "contents", "parts", "streaming", "members"),
     *("residency", "graph", "spill", "activations", "occupancy", "helpers", "control", "telemetry"),
 ]
 # base.h says of these that any call may return them.

@@ -123,6 +123,36 @@ void hold(Run& run) {
     weights.write_back();
 }
 
+// Members of a set take turns in a few slots. Some are changed, guessed, and asked for alone.
+void take_turns(Run& run) {
+    sh_set_options set = SH_SET_OPTIONS_INIT;
+    set.call_members = 2;
+    set.group_members = 4;
+    std::vector<BlockSpec> specs = equal_blocks(8, 2 * kPage + 40, Origin::pinned);
+    specs[1].origin = Origin::pageable;
+    specs[2].flags = SH_BLOCK_MUTABLE;
+    specs[5].origin = Origin::file;
+    specs[6] = {2 * kPage + 40, Origin::pageable, SH_BLOCK_MUTABLE};
+    Weights weights(run, specs, SH_RUNTIME_OPTIONS_INIT, &set);
+    const sh_stream stream = run.stream(), other = run.stream();
+    for (int round = 0; round < 2; round++) {
+        TRY(run, sh_step_begin, weights.get(), nullptr);
+        weights.use_members({0, 3}, stream);
+        weights.use_members({1, 5}, other);
+        weights.use(2);
+        const uint32_t guesses[] = {4, 7};
+        const float chances[] = {0.9f, 0.4f};
+        TRY(run, sh_prefetch_members, weights.get(), weights.set(), guesses, chances, 2);
+        weights.use_members({4, 5}, stream);
+        weights.use(6);
+        weights.use_members({7, 4}, stream);
+        weights.use_members({2, 6}, SH_STREAM_HOST);  // those that the engine changes, as it does itself
+        TRY_OR(run, SH_ERROR_INVALID_STATE, sh_step_end, weights.get());
+    }
+    weights.write_back();
+    TRY_OR(run, SH_ERROR_INVALID_HANDLE, sh_set_destroy, weights.get(), weights.set());
+}
+
 // Several runtimes, of which one stays, one reserves, and one is a guest.
 void share(Run& run) {
     Weights one(run, equal_blocks(6, 4 * kPage)), other(run, equal_blocks(8, 3 * kPage, Origin::pageable));
@@ -306,6 +336,7 @@ std::vector<Scenario> weight_scenarios() {
         {.name = "ask", .work = ask, .settings = small_device(), .on_gpus = true},
         {.name = "change", .work = change, .settings = small_device(), .on_gpus = true},
         {.name = "hold", .work = hold, .settings = small_device(9), .on_gpus = true},
+        {.name = "take_turns", .work = take_turns, .settings = small_device(8), .on_gpus = true},
         {.name = "share", .work = share, .settings = small_device(40), .on_gpus = true},
         {.name = "unpack", .work = unpack, .settings = for_packed(), .allocations = false, .cost = 10},
         {.name = "capture", .work = capture, .settings = small_device(16, "capture")}};

@@ -43,7 +43,7 @@ std::vector<sh_segment> Weights::segments(size_t i) {
     return segments;
 }
 
-Weights::Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_options options)
+Weights::Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_options options, const sh_set_options* set)
     : run_(run), specs_(specs), ids_(specs.size()) {
     std::vector<std::vector<sh_segment>> parts(size());
     std::vector<sh_block_desc> descs(size(), sh_block_desc(SH_BLOCK_DESC_INIT));
@@ -69,7 +69,10 @@ Weights::Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_optio
     }
     try {
         TRY(run_, sh_runtime_create, run_.device(), &options, &runtime_);
-        TRY(run_, sh_register_blocks, runtime_, descs.data(), size(), ids_.data());
+        if (set)
+            TRY(run_, sh_set_create, runtime_, set, descs.data(), size(), ids_.data(), &set_);
+        else
+            TRY(run_, sh_register_blocks, runtime_, descs.data(), size(), ids_.data());
     } catch (const Ended&) {
         CALL(sh_runtime_destroy, runtime_);
         run_.settle();
@@ -118,6 +121,20 @@ void Weights::compare(size_t i, const sh_view& view, sh_stream stream) {
     };
     run_.attempt("a comparison",
                  [&] { return run_.test_device().bytes().look(stream, view.address, truth_[i]->size(), look); });
+}
+
+void Weights::use_members(const std::vector<uint32_t>& members, sh_stream stream) {
+    auto pool = sh_sized<sh_view>();
+    auto info = sh_sized<sh_set_info>();
+    std::vector<uint32_t> slots(members.size());
+    TRY(run_, sh_acquire_members, runtime_, set_, members.data(), members.size(), stream, 0, &pool, slots.data());
+    TRY(run_, sh_set_get_info, runtime_, set_, &info);
+    for (size_t i = 0; i < members.size(); i++) {
+        sh_view view = pool;
+        view.address = static_cast<char*>(pool.address) + slots[i] * info.stride;
+        compare(members[i], view, stream);
+    }
+    for (const uint32_t member : members) release(member, stream);
 }
 
 // A release that returns an error may or may not have released the view.

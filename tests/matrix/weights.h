@@ -8,7 +8,9 @@ namespace stagehand::test {
 class Weights {
 public:
     // Blocks that are packed hold weights that can be packed, and the memory of their sources is given up if it may be.
-    Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT);
+    // `set`: the blocks are the members of such a set. Null: of none.
+    Weights(Run& run, const std::vector<BlockSpec>& specs, sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT,
+            const sh_set_options* set = nullptr);
     ~Weights();
     Weights(const Weights&) = delete;
     Weights& operator=(const Weights&) = delete;
@@ -23,6 +25,9 @@ public:
     // Compares a block where it is used, and changes it if it is mutable and used on the calling thread.
     void use(size_t i, sh_stream stream = SH_STREAM_HOST);
     void compare(size_t i, const sh_view& view, sh_stream stream);
+    // Compares members in their slots.
+    void use_members(const std::vector<uint32_t>& members, sh_stream stream);
+    sh_set set() const { return set_; }
     void release(size_t i, sh_stream stream);
     // Uses all blocks, the mutable ones on the calling thread. A kind of null has no name.
     void step(sh_stream stream = SH_STREAM_HOST, const char* kind = nullptr);
@@ -44,6 +49,7 @@ private:
     std::vector<std::shared_ptr<const std::vector<uint8_t>>> truth_;
     std::vector<sh_block> ids_;
     sh_runtime* runtime_ = nullptr;
+    sh_set set_ = 0;
     uint64_t version_ = 0;
     std::atomic<uint64_t> wrong_{0};
 };

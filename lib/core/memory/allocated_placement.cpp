@@ -4,9 +4,10 @@
 
 namespace stagehand::core {
 
-// Gives the unit all of its pages, or none. On such devices units are whole, so that their bytes are contiguous.
+// Gives the unit all of its pages, or none. On such devices units are whole, so that their bytes are contiguous. A
+// set's pool may have fewer.
 Status Placement::reallocate_own(Unit& unit, uint32_t to) {
-    if (to != 0 && (to != unit.pages || !unit.own.empty()))
+    if (to != 0 && ((to != unit.pages && !unit.is_pool()) || !unit.own.empty()))
         return Status(SH_ERROR_INTERNAL,
                       registry_.name_of(unit) + " cannot be partly resident: the device does not map memory by pages");
     uint64_t address = 0;

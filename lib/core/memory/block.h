@@ -77,7 +77,7 @@ static_assert(sizeof(Block) == 64);
 enum class Memory : uint8_t {
     none,       // no memory behind its addresses
     planned,    // some first pages of its own, the rest in the ring
-    unordered,  // all pages of its own, lent by the cache of unordered units
+    unordered,  // all pages of its own, lent by the cache of unordered units; of a member: a slot of its set's pool
 };
 
 // A use of a unit's memory on one stream.
@@ -119,7 +119,7 @@ public:
     uint32_t ring_present() const { return ring_present_; }  // ring pages that hold this unit's bytes
     // Bits of the stream table: the streams that used the unit since it was last fenced.
     uint64_t used_streams() const { return used_streams_; }
-    const std::vector<UnitUse>& uses() const { return uses_; }  // of its ring pages
+    const std::vector<UnitUse>& uses() const { return uses_; }  // of its ring pages, or of a member's slot
     uint64_t last_use() const { return last_use_; }             // when its last view was released, counted in releases
     sh_backend_event arrives() const { return arrives_; }
     Load* load() const { return load_; }     // a load that is under way, or that is not known to have finished
@@ -172,6 +172,13 @@ struct UnitHold {
     bool bringing = false;   // a caller sees to the unit's load, and may have given up the mutex
 };
 
+// What a unit is of a set (SetPools): its pool, which has slots for members, or a member, which has no addresses before
+// it lies in a slot.
+struct SetPart {
+    uint32_t set = kNone;
+    uint32_t pool_pages = 0;  // of a pool: those without which it serves no call
+};
+
 // What is loaded together and has whole pages of addresses: one block, or several small neighbours.
 struct alignas(64) Unit : UnitHold, UnitState {
     uint64_t address = 0;
@@ -180,15 +187,22 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint32_t first_block = kNone;
     uint32_t block_count = 0;
     uint32_t ring_offset = 0;
-    uint64_t protections = 0;          // the sum over all its blocks
-    uint32_t range = kNone;            // the address range that the unit lies in
-    bool has_news = false;             // see BlockDetail
-    bool has_spent = false;            // a block has `spent` copies
-    uint64_t trip = 0;                 // its last trip that may be wrong, see Carrier
-    policy::Delivery delivery;         // of its sources, as far as workers read them
-    std::vector<sh_backend_page> own;  // resident first pages, or all pages of an unordered unit; mapped
+    uint64_t protections = 0;  // the sum over all its blocks
+    uint32_t range = kNone;    // the address range that the unit lies in
+    bool has_news = false;     // see BlockDetail
+    bool has_spent = false;    // a block has `spent` copies
+    uint64_t trip = 0;         // its last trip that may be wrong, see Carrier
+    SetPart part;
+    uint32_t member = 0;        // its number in its set
+    policy::Delivery delivery;  // of its sources, as far as workers read them
+    // Resident first pages, or all pages of an unordered unit; mapped. A member has as many zeros in place of a slot.
+    std::vector<sh_backend_page> own;
 
     bool plain_release() const { return ready() && !dirty() && memory == Memory::planned && ring_pages == 0; }
+    bool is_pool() const { return part.pool_pages > 0; }
+    bool is_member() const { return part.set != kNone && !is_pool(); }
+    // Its memory is used by one unit after another, so each use has an event of its own.
+    bool takes_turns() const { return ring_pages > 0 || is_member(); }
 };
 
 }  // namespace stagehand::core

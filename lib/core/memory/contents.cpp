@@ -1,6 +1,7 @@
 #include "core/memory/contents.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stagehand::core {
 
@@ -53,7 +54,10 @@ Status Contents::find_fences(const Unit& unit, uint32_t own_from, std::span<cons
                              std::vector<transfer::Waits>* run_waits) {
     // Only the unit's own earlier uses can be in the way of its own pages, when contents that were there are loaded
     // again. A source that is being written must have all its bytes before it is read.
-    if (own_from < unit.own.size()) SH_TRY(streams_.append_events(unit.used_streams_, waits));
+    // A member's slot had others before, whose uses have events.
+    if (own_from < unit.own.size() && !unit.is_member()) SH_TRY(streams_.append_events(unit.used_streams_, waits));
+    if (unit.is_member())
+        for (const UnitUse& use : unit.uses_) waits->push_back(use.event);
     if (unit.written_back_) waits->push_back(unit.written_back_);
     *own_waits = {0, static_cast<uint32_t>(waits->size())};
     if (!runs.empty())
@@ -148,12 +152,12 @@ void Contents::count_pages(Unit& unit) {
 
 Status Contents::note_use(Unit& unit, sh_stream stream, bool at_once) {
     uint32_t number = 0;
-    if (unit.ring_pages || at_once) SH_TRY(streams_.check_no_capture(stream));
+    if (unit.takes_turns() || at_once) SH_TRY(streams_.check_no_capture(stream));
     SH_TRY(streams_.number(stream, &number));
     streams_.mark(number);
     unit.used_streams_ |= uint64_t(1) << number;
     if (at_once) SH_TRY(streams_.record(number));
-    if (!unit.ring_pages) return Status();
+    if (!unit.takes_turns()) return Status();
     auto& uses = unit.uses_;
     auto use = std::find_if(uses.begin(), uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
     if (use == uses.end()) {  // take the place of a forgotten stream
@@ -191,6 +195,13 @@ void Contents::drop(Unit& unit) {
     unit.ring_present_ = unit.own_valid_ = 0;
     hinder(unit, kStale, false);
     count_pages(unit);
+}
+
+void Contents::take_turns(Unit& last, Unit& next) noexcept {
+    std::swap(last.uses_, next.uses_);
+    next.used_streams_ |= std::exchange(last.used_streams_, 0);
+    next.unseen_ = std::exchange(last.unseen_, false);
+    drop(last);
 }
 
 void Contents::own_changed(Unit& unit, uint32_t valid) {

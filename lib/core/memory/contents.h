@@ -92,6 +92,9 @@ public:
     void forget(IsGone is_gone) {
         ring_.forget(is_gone);
     }
+    // The member `next` of a set gets the slot of the member `last`, which leaves it with its bytes. What is written
+    // there from now on comes after all uses of `last`, and after its load, which may be under way.
+    void take_turns(Unit& last, Unit& next) noexcept;
     // All uses of the unit have ended.
     void forget_uses(Unit& unit) { unit.used_streams_ = 0; }
 

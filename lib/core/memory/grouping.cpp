@@ -43,16 +43,18 @@ bool Registry::takes_more(const Group& group, const sh_block_desc& desc, uint64_
 
 // Takes a record for the block, and a record for a unit if no group takes the block. Addresses are relative to the unit
 // until lay_out().
-void Registry::place(const sh_block_desc& desc, uint64_t group_pages, bool may_reuse, Addition& added) {
+void Registry::place(const sh_block_desc& desc, const SetPart& part, uint64_t group_pages, bool may_reuse,
+                     Addition& added) {
     const bool unordered = desc.flags & SH_BLOCK_UNORDERED;
-    const bool small = desc.bytes < (unordered ? 1 : kSmallPages) * page_bytes_;
+    const bool small = part.set == kNone && desc.bytes < (unordered ? 1 : kSmallPages) * page_bytes_;
     const uint64_t room = (unordered ? 1 : group_pages) * page_bytes_;
     Group& group = groups_[unordered];
     uint32_t index = group.unit;
     if (!small || !takes_more(group, desc, room)) {
         index = take_unit(may_reuse);
         added.units.push_back(index);
-        units_[index].whole = !maps_pages_;
+        units_[index].part = part;
+        units_[index].whole = !maps_pages_ || units_[index].is_member();
         units_[index].unordered = unordered;
         if (small)
             group = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
@@ -90,6 +92,7 @@ uint64_t Registry::lay_out(const Addition& added) {
     uint64_t end = 0;
     for (const uint32_t index : added.units) {
         Unit& unit = units_[index];
+        if (unit.is_member()) continue;
         const Group& group = groups_[unit.unordered];
         unit.address = end;
         end += group.unit == index ? group.room : unit.pages * page_bytes_;
@@ -98,10 +101,11 @@ uint64_t Registry::lay_out(const Addition& added) {
 }
 
 void Registry::set_bytes(Unit& unit, uint64_t bytes) {
-    model_pages_ -= unit.pages;
+    const bool counts = unit.part.set == kNone;
+    if (counts) model_pages_ -= unit.pages;
     unit.bytes = bytes;
     unit.pages = static_cast<uint32_t>((bytes + page_bytes_ - 1) / page_bytes_);
-    model_pages_ += unit.pages;
+    if (counts) model_pages_ += unit.pages;
 }
 
 // Blocks have gone. The pages after the last remaining block become free if nobody relies on them.

@@ -224,9 +224,36 @@ Status Placement::map_whole(Unit& unit) {
 }
 
 Status Placement::unmap_whole(Unit& unit) {
-    SH_TRY(shrink_own(unit, 0));
+    if (unit.is_member())
+        leave_slot(unit);
+    else
+        SH_TRY(shrink_own(unit, 0));
     unit.memory = Memory::none;
     return Status();
+}
+
+Status Placement::resize_pool(Unit& pool, uint32_t pages) {
+    const PagePool::Change change(pool_);
+    const uint32_t now = static_cast<uint32_t>(pool.own.size());
+    if (pages == now) return Status();
+    SH_TRY(shrink_own(pool, registry_.maps_pages() ? std::min(pages, now) : 0));
+    Status status = grow_own(pool, pages);
+    pool.memory = pool.own.empty() ? Memory::none : Memory::unordered;
+    return status;
+}
+
+void Placement::enter_slot(Unit& member, uint64_t address) {
+    member.own.assign(member.pages, 0);
+    registry_.set_address(member, address);
+    contents_.own_changed(member, 0);
+    member.memory = Memory::unordered;
+}
+
+void Placement::leave_slot(Unit& member) noexcept {
+    member.own.clear();
+    registry_.set_address(member, 0);
+    contents_.own_changed(member, 0);
+    member.memory = Memory::none;
 }
 
 }  // namespace stagehand::core

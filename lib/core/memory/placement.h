@@ -51,6 +51,13 @@ public:
     Status map_whole(Unit& unit);
     Status unmap_whole(Unit& unit);
 
+    // Gives a set's pool so many pages. Those that stay keep their contents on devices that map pages. On others the
+    // pool moves.
+    Status resize_pool(Unit& pool, uint32_t pages);
+    // The member lies in a slot from now on, or in none.
+    void enter_slot(Unit& member, uint64_t address);
+    void leave_slot(Unit& member) noexcept;
+
     // From now on, the pages of a unit with all pages of its own count as planned, or as the cache's.
     void hand_over(Unit& unit, Memory to) noexcept { unit.memory = to; }
 

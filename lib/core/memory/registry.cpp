@@ -85,7 +85,7 @@ void Registry::unlink(Block& block) {
 
 // Reserves one contiguous address range for all new units.
 Status Registry::take_range(const Addition& added, uint64_t bytes) {
-    if (added.units.empty()) return Status();
+    if (added.units.empty() || units_[added.units.front()].is_member()) return Status();
     Range range{0, bytes, static_cast<uint32_t>(added.units.size())};
     // Room for both lists, so that nothing fails after the addresses are reserved, or when they are freed.
     ranges_.reserve(ranges_.size() + 1);
@@ -107,7 +107,7 @@ Status Registry::take_range(const Addition& added, uint64_t bytes) {
 }
 
 void Registry::leave_range(uint32_t index) {
-    if (index == kNone) return;  // the range could not be reserved
+    if (index == kNone) return;  // the range could not be reserved, or there is none
     Range& range = ranges_[index];
     if (--range.units) return;
     free_ranges_.push_back(index);
@@ -116,8 +116,17 @@ void Registry::leave_range(uint32_t index) {
         log_line(SH_LOG_WARNING, "an address range could not be freed: %s", status.text());
 }
 
-Status Registry::add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t group_pages,
-                     bool may_reuse, sh_block* out_ids) {
+void Registry::count_model(const Block& block, int64_t sign) {
+    const Unit& unit = units_[block.unit];
+    const uint64_t bytes = static_cast<uint64_t>(sign) * block.bytes;
+    if (unit.is_pool()) return;
+    live_blocks_ += static_cast<uint64_t>(sign);
+    model_bytes_ += bytes;
+    if (unit.is_member()) member_bytes_ += bytes;
+}
+
+Status Registry::add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, SetPart part,
+                     uint64_t group_pages, bool may_reuse, sh_block* out_ids) {
     SH_TRY(check_blocks(descs, page_bytes_));
     const uint64_t free = blocks_.capacity() - blocks_.size() + (may_reuse ? free_blocks_.count : 0);
     if (descs.size() > free)
@@ -129,7 +138,7 @@ Status Registry::add(std::span<const sh_block_desc> descs, std::span<const Block
     added.units.reserve(descs.size());
     added.grown.reserve(groups_.size());
     const Status status = no_throw([&]() -> Status {
-        for (const sh_block_desc& desc : descs) place(desc, group_pages, may_reuse, added);
+        for (const sh_block_desc& desc : descs) place(desc, part, group_pages, may_reuse, added);
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
@@ -151,10 +160,9 @@ Status Registry::add(std::span<const sh_block_desc> descs, std::span<const Block
     for (size_t i = 0; i < descs.size(); i++) {
         Block& block = blocks_[added.blocks[i]];
         block.address += units_[block.unit].address;
-        model_bytes_ += block.bytes;
+        count_model(block, 1);
         out_ids[i] = block.id;
     }
-    live_blocks_ += descs.size();
     return Status();
 }
 
@@ -183,8 +191,7 @@ void Registry::remove(std::span<const sh_block> ids) {
         Block* const block = find(id);
         if (!block) continue;
         close_sources(device_, *block->detail);
-        model_bytes_ -= block->bytes;
-        live_blocks_--;
+        count_model(*block, -1);
         touched.push_back(block->unit);
         unlink(*block);
         free_block(index_of(*block));

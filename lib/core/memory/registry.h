@@ -73,9 +73,9 @@ public:
     // Copies descriptors, groups small neighbours in units of up to `group_pages` pages, reserves addresses, and opens
     // sources. Does all of this or nothing. `may_reuse`: no call waits inside the runtime, so nobody has a reference to
     // a free record.
-    // `copies`: of each descriptor's segments, or of none.
-    Status add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t group_pages,
-               bool may_reuse, sh_block* out_ids);
+    // `copies`: of each descriptor's segments, or of none. `part`: what the blocks are of a set, if any.
+    Status add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, SetPart part,
+               uint64_t group_pages, bool may_reuse, sh_block* out_ids);
     // The most pages of a unit of small neighbours, for a budget of so many pages.
     static uint64_t group_pages(uint64_t budget_pages);
     // A source is a packed tensor in pinned memory, which the device could unpack.
@@ -95,7 +95,8 @@ public:
     void close_spent() noexcept;
     // A block of the unit whose loads may change from packed copies to plain memory, or null.
     const Block* find_news(const Unit& unit);
-    // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.
+    // Frees those of the blocks that there are. A unit without remaining blocks must hold no memory any more. Other
+    // units stay as they are.
     void remove(std::span<const sh_block> ids);
 
     // The record of an id. Null if the id is stale, of another runtime, or invalid.
@@ -131,7 +132,8 @@ public:
     bool maps_pages() const { return maps_pages_; }
     void set_address(Unit& unit, uint64_t address);
     uint64_t model_bytes() const { return model_bytes_; }
-    uint64_t model_pages() const { return model_pages_; }
+    // What rounding to pages takes. Slots are not rounded.
+    uint64_t padding_bytes() const { return model_pages_ * page_bytes_ - (model_bytes_ - member_bytes_); }
     uint64_t block_count() const { return live_blocks_; }
     // Ranges of a unit that no segment covers.
     std::span<const policy::Gap> gaps_of(uint32_t unit) const { return beside_[unit].gaps; }
@@ -188,10 +190,11 @@ private:
     void undo(const Addition& added);
     // grouping.cpp: which block lies where
     bool takes_more(const Group& group, const sh_block_desc& desc, uint64_t room) const;
-    void place(const sh_block_desc& desc, uint64_t group_pages, bool may_reuse, Addition& added);
+    void place(const sh_block_desc& desc, const SetPart& part, uint64_t group_pages, bool may_reuse, Addition& added);
     void append(uint32_t block, uint32_t unit, const sh_block_desc& desc);
     uint64_t lay_out(const Addition& added);
     void set_bytes(Unit& unit, uint64_t bytes);
+    void count_model(const Block& block, int64_t sign);
     void cut_end(uint32_t unit);
     void survey(uint32_t unit);
     void survey_again(uint32_t unit) noexcept;
@@ -209,7 +212,8 @@ private:
     std::vector<uint32_t> free_ranges_;
     std::array<Group, 2> groups_;  // open ones: one for blocks in the order, one for blocks outside it
     uint64_t model_bytes_ = 0;
-    uint64_t model_pages_ = 0;
+    uint64_t member_bytes_ = 0;  // of these, those of members of sets
+    uint64_t model_pages_ = 0;   // of the others
     uint64_t live_blocks_ = 0;
     uint64_t hindered_ = 0;  // live units that are not ready
     uint64_t source_changes_ = 0;

@@ -14,8 +14,13 @@ void OutsidePages::state(Registry& registry, const Order& order, const PlanLimit
     const auto units = registry.units();
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!units[i].live || order.contains(i)) continue;
-        total += units[i].pages;
+        if (!units[i].is_member()) total += units[i].pages;  // members lie in the pool
+        if (units[i].is_pool()) {
+            outside.pool_pages += units[i].pages;
+            outside.least_pool_pages += units[i].part.pool_pages;
+        }
         if (units[i].protections) kept += units[i].own.size();
+        if (units[i].part.set != kNone) continue;
         const bool may_join = !order.known() && !units[i].unordered;
         (may_join ? outside.to_learn : outside.to_stay).push_back({i, units[i].pages});
         if (order.known() && !units[i].unordered && units[i].last_use())

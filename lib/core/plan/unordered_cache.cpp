@@ -6,8 +6,29 @@
 #include "base/size_text.h"
 
 namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kPartOfOthers = 8;  // of the memory outside the order, for blocks of no set, if they can use it
+
+}  // namespace
+
+void UnorderedCache::pin(Unit& unit) {
+    if (unit.is_member()) return sets_.pin(unit);
+    worth_.hold(memory_.registry.index_of(unit));
+}
+
+void UnorderedCache::unpin(Unit& unit) {
+    if (unit.is_member()) return sets_.unpin(unit);
+    worth_.release(memory_.registry.index_of(unit));
+}
+
+void UnorderedCache::forget(Unit& unit) {
+    if (unit.part.set != kNone) return sets_.forget(unit);
+    worth_.forget(memory_.registry.index_of(unit));
+}
 
 void UnorderedCache::hold(Unit& unit) {
+    if (unit.is_member()) return sets_.pin(unit);
     worth_.hold(memory_.registry.index_of(unit));
     (unit.unordered ? held_ : held_to_learn_) += unit.pages;
     // While the order is being learned, most of the other units are here only until they are part of it.
@@ -15,11 +36,13 @@ void UnorderedCache::hold(Unit& unit) {
 }
 
 void UnorderedCache::unhold(Unit& unit) {
+    if (unit.is_member()) return sets_.unpin(unit);
     worth_.release(memory_.registry.index_of(unit));
     (unit.unordered ? held_ : held_to_learn_) -= unit.pages;
 }
 
 void UnorderedCache::touch(Unit& unit) {
+    if (unit.is_member()) return sets_.touch(unit);
     if (used_ < capacity_) return;  // no memory is wanted yet: the ranking can be made later
     worth_.touch(memory_.registry.index_of(unit));
 }
@@ -80,16 +103,40 @@ Status UnorderedCache::drop_while(Unit& unit, const std::function<bool()>& may, 
 }
 
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    if (unit.part.set != kNone) return sets_.drop(unit, lock);
     return drop_while(
         unit, [] { return true; }, lock);
 }
 
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
-    while (used_ + pages > capacity_) {
-        if (!worth_.victim()) return no_room(pages);
-        SH_TRY(drop_one(lock));
+    while (used() + pages > capacity_) {
+        const uint64_t of_sets = sets_.pages(), others = used_ + pages;
+        if (worth_.victim()) {
+            SH_TRY(drop_one(lock));
+        } else if (of_sets > sets_.least_pages() &&
+                   others < capacity_) {  // blocks are new since the sets were given theirs
+            SH_TRY(sets_.resize(std::max(sets_.least_pages(), capacity_ - others), lock));
+        } else {
+            return no_room(pages);
+        }
     }
     return Status();
+}
+
+// The sets have what the others do not need. While the order is being learned, others may need all of their pages.
+// Later those that were used need as many as were held at once.
+uint64_t UnorderedCache::pages_of_sets() {
+    uint64_t total = 0, largest = 0;
+    for (const Unit& unit : memory_.registry.units()) {
+        const bool outside = unit.live && unit.part.set == kNone && !order_.contains(memory_.registry.index_of(unit));
+        if (!outside || (order_.known() && !unit.serial())) continue;
+        total += unit.pages;
+        largest = std::max<uint64_t>(largest, unit.pages);
+    }
+    const uint64_t enough = order_.known() ? std::max({held_peak_, largest, capacity_ / kPartOfOthers}) : total;
+    const uint64_t others = std::min(total, enough);
+    const uint64_t rest = capacity_ > others ? capacity_ - others : 0;
+    return std::clamp(rest, sets_.least_pages(), sets_.most_pages());
 }
 
 Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
@@ -107,6 +154,7 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
                                            exact_size_text(unit.pages * memory_.registry.page_bytes()) + ", but only " +
                                            exact_size_text(capacity_ * memory_.registry.page_bytes()) +
                                            " are there for blocks outside the order");
+    if (unit.is_member()) return sets_.place(unit, lock);
     SH_TRY(make_room(unit.pages, lock));
     // expect() may find no host memory, so it comes before anything is mapped or counted.
     worth_.expect(memory_.registry.index_of(unit));
@@ -149,13 +197,16 @@ void UnorderedCache::take_back(Unit& unit) {
 
 Status UnorderedCache::resize(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     capacity_ = pages;
+    const uint64_t of_sets = std::min(capacity_, pages_of_sets());
+    if (of_sets < sets_.pages()) SH_TRY(sets_.resize(of_sets, lock));
     // Protected units are dropped last, if their memory was promised to others before.
     for (Unit& unit : memory_.registry.units()) {
-        while (used_ > capacity_ && worth_.victim()) SH_TRY(drop_one(lock));
-        if (used_ <= capacity_) break;
+        while (used_ + of_sets > capacity_ && worth_.victim()) SH_TRY(drop_one(lock));
+        if (used_ + of_sets <= capacity_) break;
         if (unit.memory == Memory::unordered && unit.protections && !unit.held) SH_TRY(drop(unit, lock));
     }
-    return make_room(0, lock);
+    SH_TRY(make_room(0, lock));
+    return sets_.resize(std::min(of_sets, capacity_ > used_ ? capacity_ - used_ : 0), lock);
 }
 
 }  // namespace stagehand::core

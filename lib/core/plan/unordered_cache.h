@@ -12,6 +12,7 @@
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "core/plan/order.h"
+#include "core/plan/set_pools.h"
 #include "policy/landlord.h"
 
 namespace stagehand::core {
@@ -21,10 +22,17 @@ class UnorderedCache {
 public:
     UnorderedCache(ModelMemory& memory, const Order& order, Loader& loader, WriteBack& write_back,
                    sh_runtime_stats& stats)
-        : memory_(memory), order_(order), loader_(loader), write_back_(write_back), stats_(stats) {}
+        : memory_(memory),
+          order_(order),
+          loader_(loader),
+          write_back_(write_back),
+          stats_(stats),
+          sets_(memory, loader, write_back, stats) {}
 
     uint64_t capacity() const { return capacity_; }  // in pages
-    uint64_t used() const { return used_; }
+    uint64_t used() const { return used_ + sets_.pages(); }
+    // What it does for the members of sets.
+    SetPools& sets() { return sets_; }
     // The most pages that were held at once, of units outside the order.
     uint64_t held_peak() const { return held_peak_; }
 
@@ -39,8 +47,8 @@ public:
     void unhold(Unit& unit);
 
     // A pinned unit must not be dropped, because it is protected.
-    void pin(Unit& unit) { worth_.hold(memory_.registry.index_of(unit)); }
-    void unpin(Unit& unit) { worth_.release(memory_.registry.index_of(unit)); }
+    void pin(Unit& unit);
+    void unpin(Unit& unit);
     // Pins a unit while a caller sees to its load and nobody holds it yet.
     class Pin {
     public:
@@ -58,7 +66,7 @@ public:
     void hand_over(Unit& unit);
     void take_back(Unit& unit);
     // The unit, which has no memory here, is gone. Its use says nothing about the next unit with the same index.
-    void forget(Unit& unit) { worth_.forget(memory_.registry.index_of(unit)); }
+    void forget(Unit& unit);
     // Takes a unit's memory away, unless a caller holds or loads the unit meanwhile.
     Status drop(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Changes the capacity and drops the units beyond it. Returns SH_ERROR_HELD if these are held.
@@ -70,6 +78,7 @@ private:
     // Drops the unit that is least worth keeping, unless the unit is protected meanwhile. There must be one.
     Status drop_one(std::unique_lock<std::mutex>& lock);
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
+    uint64_t pages_of_sets();
     void insert(Unit& unit);
     std::string holders();
     Status no_room(uint64_t pages);
@@ -79,9 +88,10 @@ private:
     Loader& loader_;
     WriteBack& write_back_;
     sh_runtime_stats& stats_;
+    SetPools sets_;
     policy::Landlord worth_;
     uint64_t capacity_ = 0;
-    uint64_t used_ = 0;
+    uint64_t used_ = 0;           // without the pools of sets
     uint64_t held_ = 0;           // pages that are held of units that never join the order
     uint64_t held_to_learn_ = 0;  // pages that are held of other units
     uint64_t held_peak_ = 0;

@@ -31,6 +31,7 @@ void Access::give(Block& block, Unit& unit, sh_stream stream, uint32_t view_flag
     if (step_order_.meter.measuring() && unit.held == 1)
         step_order_.meter.begin(memory_.registry.index_of(unit), stream);
     views_.fill(block, unit, view_flags, out);
+    if (unit.is_member()) out->flags &= ~uint32_t(SH_VIEW_FIXED_ADDRESS);
 }
 
 Status Access::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
@@ -120,15 +121,82 @@ Status Access::acquire_many(std::span<const sh_block> ids, sh_stream stream, uin
     return gate_.note(status);
 }
 
-Status Access::prefetch(std::span<const sh_block> ids, Lock& lock) {
+Status Access::prefetch(std::span<const sh_block> ids, std::span<const float> chances, Lock& lock) {
     if (gate_.in_graph()) return Status();  // prefetch is a hint
     const Gate::Inside inside(gate_);
-    for (const sh_block id : ids) {
-        Block* const block = memory_.registry.find(id);
+    for (size_t i = 0; i < ids.size(); i++) {
+        Block* const block = memory_.registry.find(ids[i]);
         if (!block || gate_.closing() || gate_.changing() || gate_.in_graph() || gate_.capturing()) break;
         Unit& unit = memory_.registry.unit(block->unit);
-        if (!step_order_.order.contains(block->unit) && !fetcher_.hint(unit, lock)) break;
+        const double chance = chances.empty() ? 1 : chances[i];
+        if (!step_order_.order.contains(block->unit) && !fetcher_.hint(unit, chance, lock)) break;
     }
+    return Status();
+}
+
+Status Access::acquire_members(sh_set set, std::span<const uint32_t> members, sh_stream stream, uint32_t flags,
+                               sh_view* out_pool, uint32_t* out_slots, Lock& lock) {
+    const Gate::Inside inside(gate_);
+    SetPools& sets = step_order_.unordered.sets();
+    const Unit* pool = nullptr;
+    Scratch<sh_block> blocks;
+    SH_TRY(sets.find(set, &pool));
+    SH_TRY(sets.blocks_of(*pool, members, &*blocks));
+    Scratch<sh_view> views;
+    Scratch<sh_view*> out;
+    views->resize(members.size());
+    for (sh_view& view : *views) {
+        view.struct_size = sizeof view;
+        out->push_back(&view);
+    }
+    const SetPools::Call call(sets, *pool, members);
+    Status status = acquire_many(*blocks, stream, flags, *out, lock);
+    if (status.code() == SH_ERROR_HELD && sets.find(set, &pool).ok())
+        status = sets.too_few(*pool, members, std::move(status));
+    SH_TRY(status);
+    uint32_t view_flags = SH_VIEW_HIT;
+    for (size_t i = 0; i < members.size(); i++) {
+        out_slots[i] = sets.slot_of(memory_.registry.unit(memory_.registry.find((*blocks)[i])->unit));
+        view_flags = (view_flags | (*views)[i].flags) & ((*views)[i].flags | ~uint32_t(SH_VIEW_HIT));
+    }
+    sets.fill(*pool, set, view_flags, out_pool);
+    return Status();
+}
+
+Status Access::release_members(sh_set set, std::span<const uint32_t> members, sh_stream stream) {
+    SetPools& sets = step_order_.unordered.sets();
+    const Unit* pool = nullptr;
+    Scratch<sh_block> blocks;
+    SH_TRY(sets.find(set, &pool));
+    SH_TRY(sets.blocks_of(*pool, members, &*blocks));
+    for (const sh_block id : *blocks) {
+        const Block& block = *memory_.registry.find(id);
+        if (block.held - block.taking < static_cast<uint64_t>(std::ranges::count(*blocks, id)))
+            return Status(SH_ERROR_INVALID_STATE, memory_.registry.name_of(block) +
+                                                      " cannot be released: it is not held as often. All stay held");
+    }
+    Status status;
+    for (const sh_block id : *blocks) {
+        Status released = release(*memory_.registry.find(id), stream);
+        if (status.ok()) status = std::move(released);
+    }
+    return status;
+}
+
+Status Access::prefetch_members(sh_set set, std::span<const uint32_t> members, std::span<const float> chances,
+                                Lock& lock) {
+    SetPools& sets = step_order_.unordered.sets();
+    const Unit* pool = nullptr;
+    Scratch<sh_block> blocks;
+    SH_TRY(sets.find(set, &pool));
+    SH_TRY(sets.blocks_of(*pool, members, &*blocks));
+    return gate_.capturing() ? Status() : prefetch(*blocks, chances, lock);
+}
+
+Status Access::describe_set(sh_set set, sh_set_info* out) const {
+    const Unit* pool = nullptr;
+    SH_TRY(step_order_.unordered.sets().find(set, &pool));
+    step_order_.unordered.sets().describe(*pool, out);
     return Status();
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include <stagehand/members.h>
 #include <stagehand/streaming.h>
 
 #include "base/status.h"
@@ -28,7 +29,14 @@ public:
     Status acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags, std::span<sh_view* const> out,
                         Lock& lock);
     Status release(Block& block, sh_stream stream);
-    Status prefetch(std::span<const sh_block> ids, Lock& lock);
+    // `chances`: how probable the use of each is; none: certain.
+    Status prefetch(std::span<const sh_block> ids, std::span<const float> chances, Lock& lock);
+    // These calls are for members of a set.
+    Status acquire_members(sh_set set, std::span<const uint32_t> members, sh_stream stream, uint32_t flags,
+                           sh_view* out_pool, uint32_t* out_slots, Lock& lock);
+    Status release_members(sh_set set, std::span<const uint32_t> members, sh_stream stream);
+    Status prefetch_members(sh_set set, std::span<const uint32_t> members, std::span<const float> chances, Lock& lock);
+    Status describe_set(sh_set set, sh_set_info* out) const;
     // Loads the next blocks in the order, as far as the ring has room for them.
     void look_ahead(uint64_t now_ns, bool in_parts = false);
 

@@ -7,6 +7,7 @@
 #include "base/unlocked.h"
 #include "core/memory/block_desc.h"
 #include "core/memory/block_parts.h"
+#include "core/memory/set_shape.h"
 #include "policy/cuts.h"
 
 namespace stagehand::core {
@@ -32,19 +33,65 @@ Status Blocks::pack(const sh_block_desc& desc, BlockCopies* out) const {
                                  stays ? transfer::Unpackable::leave : transfer::Unpackable::copy, out);
 }
 
-Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
+// Packs what has to be packed. After that, the blocks may be registered at once.
+Status Blocks::pack_and_wait(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock) {
     SH_TRY(gate_.usable());
-    std::vector<BlockCopies> copies;
-    SH_TRY(no_throw([&] { return pack(descs, &copies, lock); }));
-    if (!copies.empty()) {  // a plan that is being made knows the present blocks only
+    SH_TRY(no_throw([&] { return pack(descs, out, lock); }));
+    if (!out->empty()) {  // a plan that is being made knows the present blocks only
         const Gate::Inside inside(gate_);
         gate_.wait(lock, [&] { return !gate_.changing(); });
     }
-    SH_TRY(gate_.usable());
+    return gate_.usable();
+}
+
+Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
+    std::vector<BlockCopies> copies;
+    SH_TRY(pack_and_wait(descs, &copies, lock));
     // All blocks of a unit must fit on the device at once.
-    SH_TRY(memory_.registry.add(descs, copies, Registry::group_pages(budget_pages()), gate_.is_empty(), out_ids));
+    SH_TRY(memory_.registry.add(descs, copies, {}, Registry::group_pages(budget_pages()), gate_.is_empty(), out_ids));
     if (!descs.empty()) plan_.want();
     return Status();
+}
+
+Status Blocks::add_set(const sh_set_options& options, std::span<const sh_block_desc> members, sh_block* out_ids,
+                       sh_set* out, Lock& lock) {
+    const std::string name = options.name ? "set \"" + std::string(options.name) + "\"" : "a set";
+    SetShape shape;
+    SH_TRY(shape_set(options, members, share_.page_bytes(), &shape).within(name));
+    std::vector<sh_block_desc> descs(members.begin(), members.end());
+    for (sh_block_desc& desc : descs) desc.flags |= SH_BLOCK_UNORDERED | SH_BLOCK_WHOLE;
+    std::vector<BlockCopies> copies;
+    SH_TRY(pack_and_wait(descs, &copies, lock));
+    sh_block_desc pool = SH_BLOCK_DESC_INIT;
+    pool.flags = SH_BLOCK_UNORDERED;
+    pool.bytes = shape.bytes;
+    pool.name = options.name;
+    const bool may_reuse = gate_.is_empty();
+    SetPools& sets = step_order_.unordered.sets();
+    const uint32_t number = sets.next(may_reuse);
+    std::vector<sh_block> ids(1 + descs.size());
+    const std::span<sh_block> blocks = std::span(ids).subspan(1);
+    SH_TRY(memory_.registry.add({&pool, 1}, {}, {number, shape.call_pages}, 1, may_reuse, ids.data()).within(name));
+    Status status = memory_.registry.add(descs, copies, {number, 0}, 1, may_reuse, blocks.data());
+    if (status.ok()) status = sets.add(*memory_.registry.find(ids[0]), blocks, shape);
+    if (!status.ok()) {
+        memory_.registry.remove(ids);  // those that there are
+        return status;
+    }
+    std::ranges::copy(blocks, out_ids);
+    *out = SetPools::handle_of(ids[0]);
+    plan_.want();
+    return Status();
+}
+
+Status Blocks::remove_set(sh_set set, Lock& lock) {
+    SH_TRY(gate_.usable());
+    const Unit* pool = nullptr;
+    SetPools& sets = step_order_.unordered.sets();
+    SH_TRY(sets.find(set, &pool));
+    std::vector<sh_block> ids = sets.blocks_of(*pool);
+    ids.push_back(memory_.registry.block(pool->first_block).id);
+    return remove(ids, lock);
 }
 
 Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
@@ -194,8 +241,8 @@ Status Blocks::describe(sh_block id, sh_block_state* out) const {
     out->struct_size = size;
     out->flags = block->flags;
     out->held = block->held;
-    // Without memory, such a device has no address for the block.
-    const bool nowhere = !memory_.registry.maps_pages() && unit.memory == Memory::none;
+    // Without memory, there is no address for a member of a set, or on such a device for any block.
+    const bool nowhere = (!memory_.registry.maps_pages() || unit.is_member()) && unit.memory == Memory::none;
     out->address = nowhere ? nullptr : reinterpret_cast<void*>(block->address);
     out->bytes = block->bytes;
     if (unit.memory == Memory::planned) {

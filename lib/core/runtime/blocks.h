@@ -33,6 +33,10 @@ public:
 
     // Gives up the mutex while it packs segments.
     Status add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock);
+    // Registers a set and its members.
+    Status add_set(const sh_set_options& options, std::span<const sh_block_desc> members, sh_block* out_ids,
+                   sh_set* out, Lock& lock);
+    Status remove_set(sh_set set, Lock& lock);
     // Registers the parts of a block. There are at most as many as `out_parts` has room for.
     Status add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
                      uint64_t* out_count, Lock& lock);
@@ -45,6 +49,7 @@ private:
     uint64_t budget_pages() const;
     Status pack(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock);
     Status pack(const sh_block_desc& desc, BlockCopies* out) const;
+    Status pack_and_wait(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock);
     Status find_to_replace(sh_block id, Block** out, Lock& lock) const;
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 

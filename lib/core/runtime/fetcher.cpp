@@ -122,11 +122,17 @@ Status Fetcher::finish(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* v
     return status;
 }
 
-bool Fetcher::hint(Unit& unit, Lock& lock) {
+// The acquire will report an error.
+Status Fetcher::place_hinted(Unit& unit, double chance, Lock& lock) {
+    if (unit.is_member()) return step_order_.unordered.sets().guess(unit, chance, lock);
+    return unit.memory == Memory::none ? place_unordered(unit, lock) : Status();
+}
+
+bool Fetcher::hint(Unit& unit, double chance, Lock& lock) {
     if (unit.held || unit.bringing || unit.load() || !clearance_.drop_if_stale(unit)) return true;
     const Gate::Bringing bringing(gate_, unit);
-    if (unit.memory == Memory::none && !(plan_.exists() && place_unordered(unit, lock).ok()))
-        return false;  // the acquire will report the error
+    if (unit.memory == Memory::none && !plan_.exists()) return false;
+    if (place_hinted(unit, chance, lock).code() != SH_OK) return false;
     // Checked again, because the mutex may have been given up. Obstacles stay: a hint takes nothing from others.
     if (gate_.closing() || gate_.in_graph() || gate_.capturing() || unit.complete() ||
         !clearance_.drop_if_stale(unit) || memory_.contents.in_the_way(unit).kind != Obstacle::none)

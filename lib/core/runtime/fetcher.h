@@ -33,11 +33,13 @@ public:
     // has waited for other bytes, and these bytes may have come meanwhile.
     Status finish(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock);
     // Begins to load a unit that may be acquired. Returns false if no more can be loaded.
-    bool hint(Unit& unit, Lock& lock);
+    // `chance`: how probable its use is.
+    bool hint(Unit& unit, double chance, Lock& lock);
 
 private:
     Status wait_for_copies(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     Status place_unordered(Unit& unit, Lock& lock);
+    Status place_hinted(Unit& unit, double chance, Lock& lock);
 
     Gate& gate_;
     ModelMemory& memory_;

@@ -32,7 +32,7 @@ void PlanFigures::describe(const PlanResult& result, sh_plan_info* out) const {
     out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
     out->resident_blocks = result.resident_blocks;
     out->streamed_blocks = result.streamed_blocks;
-    out->padding_bytes = memory_.registry.model_pages() * page - memory_.registry.model_bytes();
+    out->padding_bytes = memory_.registry.padding_bytes();
     out->packed_resident_bytes = result.unpack.kept_pages * page;
     out->unpack_bytes = result.unpack.pages * page;
     out->unpack_bytes_per_second = result.unpack_bytes_per_second;

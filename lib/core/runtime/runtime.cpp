@@ -186,7 +186,32 @@ Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
 Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(gate_.running());
     SH_TRY(gate_.check_blocks(memory_.registry, ids));
-    return gate_.capturing() ? Status() : access_.prefetch(ids, lock);  // in a capture, the hint is ignored
+    return gate_.capturing() ? Status() : access_.prefetch(ids, {}, lock);  // in a capture, the hint is ignored
+}
+
+Status Runtime::acquire_members(sh_set set, std::span<const uint32_t> members, sh_stream stream, uint32_t flags,
+                                sh_view* out_pool, uint32_t* out_slots, Lock& lock) {
+    SH_TRY(gate_.running());
+    SH_TRY(gate_.note(movers_.take_failure()));
+    SH_TRY(gate_.no_capture());
+    return access_.acquire_members(set, members, stream, flags, out_pool, out_slots, lock);
+}
+
+Status Runtime::release_members(sh_set set, std::span<const uint32_t> members, sh_stream stream, Lock& lock) {
+    if (gate_.closing()) return gate_.usable();
+    SH_TRY(access_.release_members(set, members, stream));
+    return residency_.leave_if_due(lock);
+}
+
+Status Runtime::prefetch_members(sh_set set, std::span<const uint32_t> members, std::span<const float> chances,
+                                 Lock& lock) {
+    SH_TRY(gate_.running());
+    return access_.prefetch_members(set, members, chances, lock);
+}
+
+Status Runtime::describe_set(sh_set set, sh_set_info* out) {
+    SH_TRY(gate_.usable());
+    return access_.describe_set(set, out);
 }
 
 Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {

@@ -47,7 +47,7 @@ protected:
         desc.segment_count = 1;
         desc.bytes = kBlock;
         sh_block block = 0;
-        const Status status = registry_->add({&desc, 1}, {}, 1, true, &block);
+        const Status status = registry_->add({&desc, 1}, {}, {}, 1, true, &block);
         ASSERT_TRUE(status.ok()) << status.text();
         order_entries_.push_back({registry_->find(block)->unit, 10'000, 1});
     }
