@@ -71,12 +71,18 @@ def largest_block(budget: int, total: int) -> int:
 
 class Division:
     """Divides a model into units. `bytes_of` returns the bytes of a module with its submodules. Modules without bytes
-    are passed over.
+    are passed over. `alone` tells modules that are always units of their own.
     """
 
-    def __init__(self, bytes_of: Callable[[nn.Module], int], largest: int) -> None:
+    def __init__(
+        self,
+        bytes_of: Callable[[nn.Module], int],
+        largest: int,
+        alone: Callable[[nn.Module], bool] = lambda module: False,
+    ) -> None:
         self._bytes_of = bytes_of
         self._largest = largest
+        self._alone = alone
         self._units: list[Unit] = []
 
     def automatic(self, root: nn.Module) -> list[Unit]:
@@ -120,11 +126,13 @@ class Division:
         if not children or isinstance(module, _INDIVISIBLE):
             self._whole(module, name)
             return
+        divided = any(map(self._alone, module.modules()))
         has_layers = any(
             isinstance(part, _LISTS) and sum(map(bool, map(self._bytes_of, part.children()))) > 1
             for part in module.modules()
         )
-        if is_called(module) and self._bytes_of(module) <= self._largest and (is_layer or not has_layers):
+        small = self._bytes_of(module) <= self._largest and not divided
+        if is_called(module) and small and (is_layer or not has_layers):
             self._whole(module, name)
             return
         self._own(module, name)

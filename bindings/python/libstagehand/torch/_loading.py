@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._runtime import Runtime
+from .._runtime import Block, Runtime
 from ._calls import Calls
 from ._hooks import Hook
 from ._memory import strided
@@ -32,7 +32,7 @@ class Updates:
         self._calls.check()
         count, scope = self._open.get(block, (0, ExitStack()))
         if not count:
-            scope.enter_context(self._runtime.update_sources([block.block]))
+            scope.enter_context(self._runtime.update_sources(_readers(block)))
         self._open[block] = count + 1, scope
 
     def end(self, block: HeldBlock) -> None:
@@ -76,7 +76,7 @@ class Updates:
             self._runtime.invalidate([block.block for block in packed])  # their sources are as they were
             blocks = {block: None for block in blocks if block not in packed}
         if blocks:
-            with self._runtime.update_sources([block.block for block in blocks]):
+            with self._runtime.update_sources([reader for block in blocks for reader in _readers(block)]):
                 pass
 
     def end_all(self) -> None:
@@ -84,6 +84,10 @@ class Updates:
         for block in list(self._open):
             _, scope = self._open.pop(block)
             scope.close()
+
+
+def _readers(block: HeldBlock) -> list[Block]:
+    return [block.block, *block.members]
 
 
 def _refuse_moved(changed: Iterable[Place]) -> None:

@@ -26,6 +26,7 @@ from ._copying import own_copy
 from ._devices import AnyDevice, device_of, place_of
 from ._division import Chosen, check_modules, is_called, own_tensors
 from ._entries import attach_entries
+from ._experts import is_stacked, make_hooks, pool_bytes
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
@@ -145,7 +146,10 @@ class Streamed(Closing, Residency, TrainingCalls, Source):
                 read = None if files is None else TensorFiles(files)
                 left = self._find(read, strict, outside, optimizer is not None, place)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
-                divider = Divider(module, self._weights, self._entries, blocks, max_held)
+                total = sum(weight.bytes for weight in self._weights)
+                by_expert = optimizer is None and blocks is None and most is not None and most < total
+                divider = Divider(module, self._weights, self._entries, blocks, max_held, is_stacked, pool_bytes)
+                divider.divides_alone = by_expert
                 pages_for = most if isinstance(device, Device) else divider.budget_of_pages(most)
                 self.device, self._torch_device, opened = device_of(device, pages_for)
                 if opened:
@@ -208,6 +212,7 @@ class Streamed(Closing, Residency, TrainingCalls, Source):
         memory = self.device.memory()
         total = sum(weight.bytes for weight in self._weights)
         self._units = divider.fitting(budget or memory.budget_bytes or total, memory.page_bytes)
+        self._by_expert = divider.divides_alone
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
@@ -341,8 +346,8 @@ class Streamed(Closing, Residency, TrainingCalls, Source):
             kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
             if kept:
                 self._remove_at_end(*StashHooks(self._holding, kept).attach(module))
-        for unit, blocks in self._units.items():
-            self._remove_at_end(*UnitHooks(self._running, unit, blocks, False).attach(unit.module))
+        for hooks in make_hooks(self._running, self._units, self.runtime, self._torch_device, self._by_expert):
+            self._remove_at_end(*hooks.attach(hooks.unit.module))
         self._remove_at_end(*StepHooks(self._running).attach(self.module))
         self._undo.callback(forget_compiled)
         for block in self._blocks:

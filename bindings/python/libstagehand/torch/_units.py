@@ -3,6 +3,8 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from ._division import Chosen, Division, Unit, largest_block
@@ -15,6 +17,8 @@ class Divider:
 
     :param chosen: The modules that make a block each, or None for the layers of the model.
     :param max_held: The most blocks that are held at the same time, or None for what the division needs.
+    :param alone: Tells the modules that are units of their own, if the model is divided automatically, and if there is
+        room for what these need `beside` the blocks, in bytes.
     """
 
     def __init__(
@@ -24,12 +28,17 @@ class Divider:
         entries: list[Entry],
         chosen: Chosen | None,
         max_held: int | None,
+        alone: Callable[[nn.Module], bool],
+        beside: Callable[[Units], int],
     ) -> None:
         self._model = model
         self._weights = weights
         self._entries = entries
         self._chosen = chosen
         self._max_held = max_held
+        self._alone = alone
+        self._beside = beside
+        self.divides_alone = True
         self._total = sum(weight.bytes for weight in weights)
 
     def budget_of_pages(self, budget: int | None) -> int | None:
@@ -41,6 +50,9 @@ class Divider:
     def fitting(self, budget: int, page: int) -> Units:
         """Divides the model for a budget. The blocks get smaller if only one such model could run on the device."""
         made, needed = self._division(budget, page)
+        if self.divides_alone and needed + self._beside(made) > budget:
+            self.divides_alone = False
+            return self.fitting(budget, page)
         if needed <= (budget if self._total <= budget else budget // 2):
             return made
         smallest, least = self._smallest(page)
@@ -80,7 +92,7 @@ class Divider:
         def describe(unit: Unit) -> str:
             return unit.name or type(self._model).__name__
 
-        division = Division(bytes_of, largest)
+        division = Division(bytes_of, largest, lambda module: self.divides_alone and self._alone(module))
         chosen = self._chosen
         units = division.automatic(self._model) if chosen is None else division.chosen(self._model, chosen)
         return make_blocks(units, self._weights, self._entries, describe)

@@ -236,6 +236,7 @@ class HeldBlock:
     weights: list[Weight] = field(default_factory=list)
     bytes: int = 0
     block: Block = None  # type: ignore[assignment]
+    members: list[Block] = field(default_factory=list)  # those of a set that have parts of the same sources
     forward: list[View] = field(default_factory=list)
     backward: dict[int | None, View] = field(default_factory=dict)  # by stream
     mutable: bool = False  # whether it is trained
@@ -383,17 +384,16 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
     streamed: list[Found] = []
     left: list[Found] = []
     for one in found:
-        tensor = one.tensor
         if any(matches(name, patterns) for name in one.names):
             left.append(one)
             continue
         one.find_parts()
         small = not one.is_parameter and one.bytes() < SMALL_BUFFER
-        if not one.bytes() or small or (tensor.requires_grad and partly_frozen and not trained):
+        if not one.bytes() or small or (one.tensor.requires_grad and partly_frozen and not trained):
             left.append(one)
-        elif tensor.requires_grad and trained and _subclasses.is_wrapper(tensor):
+        elif one.tensor.requires_grad and trained and _subclasses.is_wrapper(one.tensor):
             raise TypeError(
-                f"{one.names[0]} is a {full_name(type(tensor))} that requires a gradient, "
+                f"{one.names[0]} is a {full_name(type(one.tensor))} that requires a gradient, "
                 "and cannot be trained while it is streamed. Call requires_grad_(False) on it, "
                 f"or keep it on the device, outside the budget, by outside={one.names[0]!r}"
             )
