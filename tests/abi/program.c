@@ -233,6 +233,60 @@ static void step(sh_runtime* runtime, const sh_block* ids) {
     CHECK(loaded_bytes >= BLOCKS * BLOCK_BYTES);
 }
 
+static void use_a_set(sh_runtime* runtime) {
+    sh_block_desc* const descs = NEW(sh_block_desc, BLOCKS);
+    sh_segment* const segments = NEW(sh_segment, BLOCKS);
+    for (int i = 0; i < BLOCKS; i++) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.bytes = PAGE;
+        segment.pointer = sources[i];
+        segments[i] = segment;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = PAGE;
+        desc.segments = segments + i;
+        desc.segment_count = 1;
+        descs[i] = desc;
+    }
+    sh_set_options options = SH_SET_OPTIONS_INIT;
+    options.call_members = 2;
+    options.group_members = BLOCKS;
+    options.slots = 3;
+    options.stride = PAGE + 256;
+    options.name = "experts";
+    INPUT(sh_set_options, given, options);
+    sh_block ids[BLOCKS];
+    sh_set set = 0;
+    CHECK(sh_set_create(runtime, given, descs, BLOCKS, ids, &set) == SH_OK);
+    INTACT(given, 1);
+    INTACT(descs, BLOCKS);
+    INTACT(segments, BLOCKS);
+    free(given);
+    free(descs);
+    free(segments);
+
+    const uint32_t members[2] = {3, 1};
+    const float chances[2] = {0.5f, 1};
+    uint32_t slots[2];
+    sh_view* const pool = NEW(sh_view, 1);
+    CHECK(sh_acquire_members(runtime, set, members, 2, SH_STREAM_HOST, 0, pool, slots) == SH_OK);
+    INTACT(pool, 1);
+    CHECK(pool->bytes >= 2 * options.stride);
+    for (int i = 0; i < 2; i++)
+        CHECK(memcmp((char*)pool->address + slots[i] * options.stride, sources[members[i]], PAGE) == 0);
+    CHECK(sh_release_members(runtime, set, members, 2, SH_STREAM_HOST) == SH_OK);
+    CHECK(sh_prefetch_members(runtime, set, members, chances, 2) == SH_OK);
+    free(pool);
+
+    sh_set_info* const info = NEW(sh_set_info, 1);
+    CHECK(sh_set_get_info(runtime, set, info) == SH_OK);
+    INTACT(info, 1);
+    CHECK(info->members == BLOCKS && info->stride == options.stride && info->uses == 2);
+    WRITTEN(info->evictions);
+    free(info);
+    CHECK(sh_set_destroy(runtime, set) == SH_OK);
+}
+
 static void look(sh_runtime* runtime, sh_block id) {
     sh_block_state* const state = NEW(sh_block_state, 1);
     CHECK(sh_block_get_state(runtime, id, state) == SH_OK);
@@ -297,6 +351,7 @@ int main(void) {
     plan(runtime, ids);
     step(runtime, ids);
     look(runtime, ids[0]);
+    use_a_set(runtime);
     tell_less(device);
     CHECK(sh_trim(runtime, 0, NULL) == SH_OK);
     be_a_guest(device);

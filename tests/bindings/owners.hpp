@@ -31,20 +31,29 @@ sh_status status_of(Function function) {
     return SH_OK;
 }
 
+// Descriptions of blocks that lie one after the other in memory, with their segments.
+struct DescsInARow {
+    DescsInARow(void* memory, std::size_t count, std::size_t bytes, std::uint32_t flags = 0)
+        : segments(count, sh_segment(SH_SEGMENT_INIT)), descs(count, sh_block_desc(SH_BLOCK_DESC_INIT)) {
+        for (std::size_t i = 0; i < count; ++i) {
+            segments[i].kind = SH_SOURCE_POINTER;
+            segments[i].pointer = static_cast<unsigned char*>(memory) + i * bytes;
+            segments[i].bytes = descs[i].bytes = bytes;
+            descs[i].flags = flags;
+            descs[i].segments = &segments[i];
+            descs[i].segment_count = 1;
+        }
+    }
+    DescsInARow(const DescsInARow&) = delete;
+
+    std::vector<sh_segment> segments;
+    std::vector<sh_block_desc> descs;
+};
+
 // `count` blocks of `bytes` bytes each.
 inline std::vector<sh_block> register_in_a_row(stagehand::Runtime& runtime, void* memory, std::size_t count,
                                                std::size_t bytes, std::uint32_t flags = 0) {
-    std::vector<sh_segment> segments(count, sh_segment(SH_SEGMENT_INIT));
-    std::vector<sh_block_desc> descs(count, sh_block_desc(SH_BLOCK_DESC_INIT));
-    for (std::size_t i = 0; i < count; ++i) {
-        segments[i].kind = SH_SOURCE_POINTER;
-        segments[i].pointer = static_cast<unsigned char*>(memory) + i * bytes;
-        segments[i].bytes = descs[i].bytes = bytes;
-        descs[i].flags = flags;
-        descs[i].segments = &segments[i];
-        descs[i].segment_count = 1;
-    }
-    return runtime.register_blocks(descs);
+    return runtime.register_blocks(DescsInARow(memory, count, bytes, flags).descs);
 }
 
 #endif

@@ -71,6 +71,15 @@ void* Arguments::numbers(const Json& list, size_t bytes) {
     return keep(std::move(all));
 }
 
+void* Arguments::floats(const Json& list) {
+    std::vector<char> all;
+    for (const Json& value : list) {
+        const float one = value.get<float>();
+        all.insert(all.end(), reinterpret_cast<const char*>(&one), reinterpret_cast<const char*>(&one + 1));
+    }
+    return keep(std::move(all));
+}
+
 void* Arguments::structs(const std::string& type, const Json& value) {
     std::vector<char> all;
     for (const Json& fields : value.is_array() ? value : Json::array({value})) {

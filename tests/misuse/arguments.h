@@ -64,6 +64,8 @@ public:
                 return reinterpret_cast<T>(number(value));
             } else if constexpr (std::is_class_v<Pointee>) {
                 return reinterpret_cast<T>(structs(name_of(typeid(Pointee)), value));
+            } else if constexpr (std::is_same_v<Pointee, float>) {
+                return reinterpret_cast<T>(floats(value));
             } else if (value.is_array()) {
                 return reinterpret_cast<T>(numbers(value, sizeof(Pointee)));
             } else {
@@ -80,6 +82,7 @@ private:
     const char* text(const Json& value);
     void* output(const std::string& name);
     void* numbers(const Json& list, size_t bytes);
+    void* floats(const Json& list);
     void* structs(const std::string& type, const Json& value);
     std::vector<char> element(const Struct& layout, const Json& fields);
     uint64_t field(const Field& field, const Json& value);

@@ -107,6 +107,22 @@ CppCalls runtimes_calls() {
     };
 }
 
+CppCalls sets_calls() {
+    return {
+        {"sh_acquire_members",
+         [](A& a) { runtime(a).acquire_members(number(a, 1), list<std::uint32_t>(a, 2), number(a, 4)); }},
+        {"sh_prefetch_members",
+         [](A& a) {
+             runtime(a).prefetch_members(number(a, 1), {a.get<const std::uint32_t*>(2), number(a, 4)},
+                                         a.get<const float*>(3));
+         }},
+        {"sh_set_create",
+         [](A& a) { runtime(a).register_set(list<sh_block_desc>(a, 2), options<sh_set_options>(a, 1)); }},
+        {"sh_set_destroy", [](A& a) { runtime(a).unregister_set(number(a, 1)); }},
+        {"sh_set_get_info", [](A& a) { runtime(a).set_info(number(a, 1)); }},
+    };
+}
+
 CppCalls other_calls() {
     return {
         {"sh_alloc", [](A& a) { allocation(a); }},
@@ -155,7 +171,7 @@ CppCalls other_calls() {
 const Calls& cpp_calls() {
     static const Calls calls = [] {
         Calls all;
-        for (const CppCalls& some : {runtimes_calls(), other_calls()})
+        for (const CppCalls& some : {runtimes_calls(), sets_calls(), other_calls()})
             for (const auto& [name, call] : some)
                 all[name] = [call](A& a) {
                     call(a);

@@ -31,6 +31,7 @@ from ._generated import (
     PlanInfo,
     ResidentPriority,
     RuntimeStats,
+    SetInfo,
     SpillerStats,
     Status,
     TicketInfo,
@@ -42,6 +43,7 @@ from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
 from ._pause_callbacks import PauseCallbacks, PauseFunction
+from ._members import Members, MemberSet
 from ._runtime import Block, Part, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source, Weights, unpack
 from ._spiller import Spiller, Ticket
@@ -83,6 +85,8 @@ __all__ = [
     "LogLevel",
     "LostError",
     "Mapped",
+    "MemberSet",
+    "Members",
     "MemoryInfo",
     "OccupancyChange",
     "OccupancyInfo",
@@ -98,6 +102,7 @@ __all__ = [
     "Runtime",
     "RuntimeStats",
     "Segment",
+    "SetInfo",
     "SimulatedStep",
     "Source",
     "Spiller",

@@ -257,6 +257,19 @@ class KindInfo:
 
 
 @dataclass(frozen=True)
+class SetInfo:
+    """What a set has, and how well it served."""
+
+    address: int
+    stride: int
+    slots: int
+    members: int
+    uses: int
+    hits: int
+    evictions: int
+
+
+@dataclass(frozen=True)
 class RuntimeStats:
     """Counters of a runtime."""
 

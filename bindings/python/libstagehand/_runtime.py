@@ -19,6 +19,7 @@ from ._graphs import Capture
 from ._holders import note
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, postponed
+from ._members import MemberSet
 from ._native import ffi, lib
 from ._scopes import Scope, SourceUpdate, Step
 from ._sources import BlockDesc, Described, Segment, Source
@@ -136,7 +137,35 @@ class Runtime(RuntimeBase):
         """Registers all of the blocks or none. Small blocks that are neighbours in the list share pages, so give blocks
         in their order of use.
         """
-        blocks = list(blocks)
+        return self._register(
+            list(blocks), lambda descs, count, ids: lib.sh_register_blocks(self._handle, descs, count, ids)
+        )
+
+    def register_set(
+        self,
+        members: Iterable[BlockDesc],
+        *,
+        call_members: int = 1,
+        group_members: int = 0,
+        slots: int = 0,
+        stride: int = 0,
+        name: str | None = None,
+    ) -> MemberSet:
+        """Registers a set of blocks of one size, of which a call uses at most `call_members` at once. They share at
+        most `slots` slots of device memory (0: one for each), at a distance of `stride` bytes (0: their size, rounded
+        up to 256). The members are in groups of `group_members` (0: all are one), such as layers, and a call uses those
+        of one group. @experimental
+        """
+        options, label, made = struct("set_options"), text(name), ffi.new("sh_set *")
+        options.call_members, options.group_members, options.slots = call_members, group_members, slots
+        options.stride, options.name = stride, label
+        blocks = self._register(
+            list(members),
+            lambda descs, count, ids: lib.sh_set_create(self._handle, options, descs, count, ids, made),
+        )
+        return MemberSet(self, made[0], blocks, name)
+
+    def _register(self, blocks: list[BlockDesc], call: Callable[[Any, int, Any], int]) -> list[Block]:
         with ExitStack() as until_registered:
             described = [Described(block, self._exceptions, until_registered) for block in blocks]
             descs = ffi.new("sh_block_desc[]", [one.desc[0] for one in described])
@@ -144,7 +173,7 @@ class Runtime(RuntimeBase):
             # The sources are kept before the call, so that they live if an interrupt comes right after it.
             kept, until = self._kept, -next(_numbers)
             kept[until] = [described]
-            status = lib.sh_register_blocks(self._handle, descs, len(blocks), ids)
+            status = call(descs, len(blocks), ids)
             if status < 0:
                 del kept[until]
                 self._check(status)
@@ -190,6 +219,9 @@ class Runtime(RuntimeBase):
         """Unregisters all of the blocks or none. The package then gives up their sources."""
         ids = self._ids(blocks)
         self._check(lib.sh_unregister_blocks(self._handle, ids, len(ids)))
+        self._forget(ids)
+
+    def _forget(self, ids: Iterable[int]) -> None:
         for id in ids:
             self._kept.pop(id, None)
 

@@ -34,6 +34,16 @@ int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint6
                            uint32_t flags, sh_py_view **out);
 int32_t sh_py_held(const sh_py_view *view);
 int32_t sh_py_release(sh_py_view *view);
+typedef struct sh_py_members {
+    sh_view pool;
+    sh_py_runtime *runtime;
+    uint64_t set;
+    uint64_t stream;
+    uint64_t cancelled;
+} sh_py_members;
+int32_t sh_py_acquire_members(sh_py_runtime *runtime, uint64_t set, const uint32_t *members, uint64_t count,
+                              uint64_t stream, uint32_t flags, sh_py_members *out, uint32_t *slots);
+int32_t sh_py_release_members(sh_py_members *held, const uint32_t *members, uint64_t count);
 int32_t sh_py_step_begin(sh_runtime *runtime, const char *kind, int32_t *open);
 int32_t sh_py_step_end(sh_runtime *runtime, int32_t *open);
 int32_t sh_py_source_update_end(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);

@@ -370,6 +370,41 @@ sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, u
 sh_status sh_verify_block(sh_runtime* runtime, sh_block block, sh_stream stream);
 sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream);
 
+/* members.h */
+typedef uint64_t sh_set;
+typedef struct sh_set_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t call_members;
+    uint64_t group_members;
+    uint64_t slots;
+    uint64_t stride;
+    const char* name;
+} sh_set_options;
+sh_status sh_set_create(sh_runtime* runtime, const sh_set_options* options,
+                                             const sh_block_desc* members, uint64_t count, sh_block* out_blocks,
+                                             sh_set* out_set);
+sh_status sh_set_destroy(sh_runtime* runtime, sh_set set);
+typedef struct sh_set_info {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void* address;
+    uint64_t stride;
+    uint64_t slots;
+    uint64_t members;
+    uint64_t uses;
+    uint64_t hits;
+    uint64_t evictions;
+} sh_set_info;
+sh_status sh_set_get_info(sh_runtime* runtime, sh_set set, sh_set_info* out_info);
+sh_status sh_acquire_members(sh_runtime* runtime, sh_set set, const uint32_t* members,
+                                                  uint64_t count, sh_stream stream, uint32_t flags, sh_view* out_pool,
+                                                  uint32_t* out_slots);
+sh_status sh_release_members(sh_runtime* runtime, sh_set set, const uint32_t* members,
+                                                  uint64_t count, sh_stream stream);
+sh_status sh_prefetch_members(sh_runtime* runtime, sh_set set, const uint32_t* members,
+                                                   const float* chances, uint64_t count);
+
 /* residency.h */
 sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
                                                  sh_scope** out_scope);

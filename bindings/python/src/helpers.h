@@ -65,6 +65,33 @@ static int32_t sh_py_release(sh_py_view* view) {
     return sh_release(runtime->handle, view->view.block, view->stream);
 }
 
+/* Members of a set that are held. It holds nothing if `runtime` is NULL. */
+typedef struct sh_py_members {
+    sh_view pool;
+    sh_py_runtime* runtime;
+    uint64_t set;
+    uint64_t stream;
+    uint64_t cancelled; /* the runtime's count before the acquire */
+} sh_py_members;
+
+static int32_t sh_py_acquire_members(sh_py_runtime* runtime, uint64_t set, const uint32_t* members, uint64_t count,
+                                     uint64_t stream, uint32_t flags, sh_py_members* out, uint32_t* slots) {
+    out->set = set;
+    out->stream = stream;
+    out->cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
+    out->pool.struct_size = sizeof(sh_view);
+    const int32_t status = sh_acquire_members(runtime->handle, set, members, count, stream, flags, &out->pool, slots);
+    if (status == SH_OK) __atomic_store_n(&out->runtime, runtime, __ATOMIC_RELEASE);
+    return status;
+}
+
+/* Releases the same members once, as sh_py_release() does. */
+static int32_t sh_py_release_members(sh_py_members* held, const uint32_t* members, uint64_t count) {
+    sh_py_runtime* runtime = __atomic_exchange_n(&held->runtime, NULL, __ATOMIC_ACQ_REL);
+    if (runtime == NULL || held->cancelled != __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE)) return SH_OK;
+    return sh_release_members(runtime->handle, held->set, members, count, held->stream);
+}
+
 /* The call that begins a scope adds one to `open`, and the call that ends the scope subtracts one. So the count is
  * right when Python raises an interrupt after either call. */
 static int32_t sh_py_noted(int32_t status, int32_t* open) {

@@ -3,6 +3,7 @@ and nothing is lost.
 """
 
 import ctypes
+import gc
 import json
 import pathlib
 
@@ -77,6 +78,16 @@ class World(dict):
     def register(self, runtime, descs):
         return self[runtime].register_blocks(map(self.desc, descs))[0]
 
+    def register_set(self, runtime, fields, descs, blocks):
+        options = self.options(fields, "call_members", "group_members", "slots", "stride")
+        made = self[runtime].register_set(map(self.desc, descs), name=fields.get("name"), **options)
+        if isinstance(blocks, str):
+            self[blocks] = made.blocks[0]
+        return made
+
+    def acquire_members(self, name, numbers):
+        self.held["members", name] = self[name].acquire(numbers)
+
     def pause(self, device, fields):
         fields = fields or {}
         options = self.options(fields, "contents", "format") | {"folder": fields.get("folder")}
@@ -107,6 +118,7 @@ class World(dict):
 CALLS = {
     "sh_acquire": lambda w, r, b, *_: w.acquire(r, b),
     "sh_acquire_many": lambda w, r, b, *_: w[r].acquire_many(w.all(b)),
+    "sh_acquire_members": lambda w, r, s, m, *_: w.acquire_members(s, m),
     "sh_alloc": lambda w, d, bytes, o, _: w.alloc(d, bytes, o),
     "sh_block_get_state": lambda w, r, b, _: w[r].block_info(w[b]),
     "sh_capture_begin": lambda w, r, s: w[r].capture(w.number(s)).__enter__(),
@@ -130,12 +142,14 @@ CALLS = {
     "sh_pause": lambda w, d, o, _: w.pause(d, o),
     "sh_plan": lambda w, r, o, _: w[r].plan(dry_run=bool(o), **w.options(o, "budget_bytes", "link_bytes_per_second")),
     "sh_prefetch": lambda w, r, b, _: w[r].prefetch(w.all(b)),
+    "sh_prefetch_members": lambda w, r, s, m, chances, _: w[s].prefetch(m, chances),
     "sh_prefetch_spilled": lambda w, s, t, a, *_: w[s].prefetch(w.all(t), [w.number(one) for one in a], None),
     "sh_protect_blocks": lambda w, r, b, *_: w[r].protect(w.all(b)).__enter__(),
     "sh_read_block": lambda w, r, b, _, offset, to, bytes: w.view(r, b).read(offset, bytes),
     "sh_register_blocks": lambda w, r, descs, *_: w.register(r, descs),
     "sh_register_parts": lambda w, r, desc, o, *_: w[r].register_parts(w.desc(desc), o["unit_bytes"]),
     "sh_release": lambda w, r, b, _: w.held.pop((r, b)).release(),
+    "sh_release_members": lambda w, r, s, *_: w.held.pop(("members", s)).release(),
     "sh_reserve": lambda w, r, bytes, *_: w[r].reserve(bytes=bytes).__enter__(),
     "sh_restore": lambda w, s, t, to, _: w[t].restore(w.number(to)),
     "sh_resume": lambda w, d, o, _: w[d].resume((o or {}).get("tags")),
@@ -144,6 +158,9 @@ CALLS = {
     "sh_runtime_get_stats": lambda w, r, _: w[r].stats(),
     "sh_runtime_synchronize": lambda w, r: w[r].synchronize(),
     "sh_scope_end": lambda w, s: w[s].__exit__(None, None, None),
+    "sh_set_create": lambda w, r, o, descs, _, blocks, out: w.register_set(r, o, descs, blocks),
+    "sh_set_destroy": lambda w, r, s: w[s].unregister(),
+    "sh_set_get_info": lambda w, r, s, _: w[s].info(),
     "sh_set_log": lambda w, level, *_: sh.set_log(level, print),
     "sh_set_pressure": lambda w, r, *_: w[r].set_pressure(None),
     "sh_set_schedule": lambda w, r, uses, _: w[r].set_schedule(w[use["block"]] for use in uses),
@@ -203,6 +220,8 @@ def world():
     for made in reversed(world.values()):
         if hasattr(made, "close"):
             made.close()
+    world.clear()
+    gc.collect()  # what is left, such as an allocation, keeps the device open
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

@@ -1030,25 +1030,695 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
-///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
-pub const SH_CONTENTS_DEFAULT: _bindgen_ty_11 = 0;
-///Host memory keeps them. They come back bit for bit.
-pub const SH_CONTENTS_STAGE: _bindgen_ty_11 = 1;
-///They are lost. The contents are undefined after sh_resume().
-pub const SH_CONTENTS_DROP: _bindgen_ty_11 = 2;
-///They are lost. All bytes are 0 after sh_resume().
-pub const SH_CONTENTS_ZERO: _bindgen_ty_11 = 3;
-///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
-pub const SH_CONTENTS_FILE: _bindgen_ty_11 = 4;
-///Fate of the contents of an allocation while its tag is released.
+///How sh_runtime_create() creates a runtime.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_runtime_options {
+    pub struct_size: u32,
+    /**Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
+may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
+Before the order is known, the plan has room for this number of the largest blocks.*/
+    pub max_held: u32,
+    ///The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit.
+    pub max_bytes: u64,
+    /**The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
+this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
+returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
+memory only if the order has no use for the memory, and never more than they need together. 0: the library
+takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
+    pub unordered_bytes: u64,
+    /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
+beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
+This option is for models in several threads. The calling thread must not itself be in such a step, because the
+step cannot end while the thread waits.*/
+    pub share_wait_ns: u64,
+    ///Names the runtime in messages and traces. NULL: "runtime \<number>".
+    pub name: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_runtime_options",
+    ][::core::mem::size_of::<sh_runtime_options>() - 40usize];
+    [
+        "Alignment of sh_runtime_options",
+    ][::core::mem::align_of::<sh_runtime_options>() - 8usize];
+    [
+        "Offset of field: sh_runtime_options::struct_size",
+    ][::core::mem::offset_of!(sh_runtime_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_runtime_options::max_held",
+    ][::core::mem::offset_of!(sh_runtime_options, max_held) - 4usize];
+    [
+        "Offset of field: sh_runtime_options::max_bytes",
+    ][::core::mem::offset_of!(sh_runtime_options, max_bytes) - 8usize];
+    [
+        "Offset of field: sh_runtime_options::unordered_bytes",
+    ][::core::mem::offset_of!(sh_runtime_options, unordered_bytes) - 16usize];
+    [
+        "Offset of field: sh_runtime_options::share_wait_ns",
+    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 24usize];
+    [
+        "Offset of field: sh_runtime_options::name",
+    ][::core::mem::offset_of!(sh_runtime_options, name) - 32usize];
+};
+/**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
+must be SH_SOURCE_POINTER.*/
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_11 = 1;
+///The block is never partly resident, so that on_load gets the whole block at once.
+pub const SH_BLOCK_WHOLE: _bindgen_ty_11 = 2;
+/**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
+acquired, and stays on the device while there is room.*/
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_11 = 4;
+/**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
+and reads the memory unpinned if the system refuses.*/
+pub const SH_BLOCK_PIN: _bindgen_ty_11 = 8;
+/**@experimental The registration packs each segment that has a `format` into memory of the library, which is
+pinned if the system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back
+exactly, bit for bit. The caller may free the memory of these segments when the registration has returned SH_OK.
+Segments without a format are read where they are. The library copies a segment as it is if packing saves less
+than 5 %, if the segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A
+warning in the log tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it.
+sh_source_replace() takes new contents.
+
+One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
+Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
+
+With SH_BLOCK_MUTABLE the caller keeps the memory, and the library copies only segments that pack. Loads read
+the copies until the first write-back, sh_invalidate_blocks(), or update without sh_source_replace(). After that
+they read the caller's memory, plain, and the next plan frees the copies. sh_source_replace() packs again.
+Captures return SH_ERROR_UNSUPPORTED for the block, and for those that share its pages, until it was written
+back or loaded plain. Since 0.2*/
+pub const SH_BLOCK_PACK: _bindgen_ty_11 = 16;
 pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+/**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
+the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
+boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
+SH_BLOCK_UNORDERED. In a smaller block, which may share pages, it is a multiple of 256. Such a boundary may cut a
+group of quantized values whose size does not divide the page: SH_BLOCK_WHOLE brings the whole block in one range.
+Bytes without a segment are part of the range. Their contents are undefined, and the callback may write them.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_loaded_range {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub block: sh_block,
+    ///Device address of the range, not of the block: a multiple of 256.
+    pub address: *mut ::core::ffi::c_void,
+    ///Offset of the range in the block.
+    pub offset: u64,
+    ///Length of the range.
+    pub bytes: u64,
+    ///Size of the whole block.
+    pub block_bytes: u64,
+    ///The copy stream, never SH_STREAM_HOST. Work on it runs after the load and before any use.
+    pub stream: sh_stream,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_loaded_range"][::core::mem::size_of::<sh_loaded_range>() - 56usize];
+    [
+        "Alignment of sh_loaded_range",
+    ][::core::mem::align_of::<sh_loaded_range>() - 8usize];
+    [
+        "Offset of field: sh_loaded_range::struct_size",
+    ][::core::mem::offset_of!(sh_loaded_range, struct_size) - 0usize];
+    [
+        "Offset of field: sh_loaded_range::reserved",
+    ][::core::mem::offset_of!(sh_loaded_range, reserved) - 4usize];
+    [
+        "Offset of field: sh_loaded_range::block",
+    ][::core::mem::offset_of!(sh_loaded_range, block) - 8usize];
+    [
+        "Offset of field: sh_loaded_range::address",
+    ][::core::mem::offset_of!(sh_loaded_range, address) - 16usize];
+    [
+        "Offset of field: sh_loaded_range::offset",
+    ][::core::mem::offset_of!(sh_loaded_range, offset) - 24usize];
+    [
+        "Offset of field: sh_loaded_range::bytes",
+    ][::core::mem::offset_of!(sh_loaded_range, bytes) - 32usize];
+    [
+        "Offset of field: sh_loaded_range::block_bytes",
+    ][::core::mem::offset_of!(sh_loaded_range, block_bytes) - 40usize];
+    [
+        "Offset of field: sh_loaded_range::stream",
+    ][::core::mem::offset_of!(sh_loaded_range, stream) - 48usize];
+};
+/**The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
+can use it to dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
+expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes on the copy
+stream, from the beginning to the end. The block then takes its expanded size on the device and its packed size on
+the link.
+
+`*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
+work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
+a worker, and holds locks meanwhile. The function may call sh_stream_launch() and no other function of the
+library.
+
+Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
+pub type sh_load_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        range: *const sh_loaded_range,
+        user_data: *mut ::core::ffi::c_void,
+    ) -> i32,
+>;
+///A block: bytes that are used together and move together.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_block_desc {
+    pub struct_size: u32,
+    ///SH_BLOCK_*
+    pub flags: u32,
+    /**Size on the device. It is at least 1, and not less than the end of the last segment. Bytes without a segment are
+undefined.*/
+    pub bytes: u64,
+    ///Copied. Segments must not overlap.
+    pub segments: *const sh_segment,
+    ///Number of segments.
+    pub segment_count: u64,
+    ///Called after each load. NULL: none.
+    pub on_load: sh_load_fn,
+    ///Passed to `on_load`.
+    pub user_data: *mut ::core::ffi::c_void,
+    ///Names the block in messages and traces. May be NULL.
+    pub name: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_block_desc"][::core::mem::size_of::<sh_block_desc>() - 56usize];
+    ["Alignment of sh_block_desc"][::core::mem::align_of::<sh_block_desc>() - 8usize];
+    [
+        "Offset of field: sh_block_desc::struct_size",
+    ][::core::mem::offset_of!(sh_block_desc, struct_size) - 0usize];
+    [
+        "Offset of field: sh_block_desc::flags",
+    ][::core::mem::offset_of!(sh_block_desc, flags) - 4usize];
+    [
+        "Offset of field: sh_block_desc::bytes",
+    ][::core::mem::offset_of!(sh_block_desc, bytes) - 8usize];
+    [
+        "Offset of field: sh_block_desc::segments",
+    ][::core::mem::offset_of!(sh_block_desc, segments) - 16usize];
+    [
+        "Offset of field: sh_block_desc::segment_count",
+    ][::core::mem::offset_of!(sh_block_desc, segment_count) - 24usize];
+    [
+        "Offset of field: sh_block_desc::on_load",
+    ][::core::mem::offset_of!(sh_block_desc, on_load) - 32usize];
+    [
+        "Offset of field: sh_block_desc::user_data",
+    ][::core::mem::offset_of!(sh_block_desc, user_data) - 40usize];
+    [
+        "Offset of field: sh_block_desc::name",
+    ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
+};
+///Some of its bytes are not on the device, and no load is under way.
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_12 = 0;
+///A worker reads the bytes of a load, or will read them.
+pub const SH_BLOCK_STAGED: _bindgen_ty_12 = 1;
+///A load was issued to the device.
+pub const SH_BLOCK_LOADING: _bindgen_ty_12 = 2;
+///All its bytes are on the device.
+pub const SH_BLOCK_READY: _bindgen_ty_12 = 3;
+///Workers write the block back.
+pub const SH_BLOCK_DRAINING: _bindgen_ty_12 = 4;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+///State of a block at one moment.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_block_state {
+    pub struct_size: u32,
+    ///SH_BLOCK_*, as registered.
+    pub flags: u32,
+    ///SH_BLOCK_UNLOADED to SH_BLOCK_DRAINING.
+    pub state: u32,
+    ///Number of views held now.
+    pub held: u32,
+    /**Its device address. There is memory behind it only while a view is held. NULL: the block has no address yet, on
+devices without SH_DEVICE_FIXED_ADDRESSES.*/
+    pub address: *mut ::core::ffi::c_void,
+    ///Size of the block.
+    pub bytes: u64,
+    ///The part that the plan in force keeps on the device. 0 for blocks outside the order.
+    pub resident_bytes: u64,
+    ///The part that shares memory and is loaded again in each step. 0 for blocks outside the order.
+    pub streamed_bytes: u64,
+    ///The part whose contents are on the device now.
+    pub present_bytes: u64,
+    ///Grows with each load of any of the contents.
+    pub serial: u64,
+    ///Number of protections of the block now.
+    pub protections: u64,
+    ///Cut to fit.
+    pub name: [::core::ffi::c_char; 64usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_block_state"][::core::mem::size_of::<sh_block_state>() - 136usize];
+    ["Alignment of sh_block_state"][::core::mem::align_of::<sh_block_state>() - 8usize];
+    [
+        "Offset of field: sh_block_state::struct_size",
+    ][::core::mem::offset_of!(sh_block_state, struct_size) - 0usize];
+    [
+        "Offset of field: sh_block_state::flags",
+    ][::core::mem::offset_of!(sh_block_state, flags) - 4usize];
+    [
+        "Offset of field: sh_block_state::state",
+    ][::core::mem::offset_of!(sh_block_state, state) - 8usize];
+    [
+        "Offset of field: sh_block_state::held",
+    ][::core::mem::offset_of!(sh_block_state, held) - 12usize];
+    [
+        "Offset of field: sh_block_state::address",
+    ][::core::mem::offset_of!(sh_block_state, address) - 16usize];
+    [
+        "Offset of field: sh_block_state::bytes",
+    ][::core::mem::offset_of!(sh_block_state, bytes) - 24usize];
+    [
+        "Offset of field: sh_block_state::resident_bytes",
+    ][::core::mem::offset_of!(sh_block_state, resident_bytes) - 32usize];
+    [
+        "Offset of field: sh_block_state::streamed_bytes",
+    ][::core::mem::offset_of!(sh_block_state, streamed_bytes) - 40usize];
+    [
+        "Offset of field: sh_block_state::present_bytes",
+    ][::core::mem::offset_of!(sh_block_state, present_bytes) - 48usize];
+    [
+        "Offset of field: sh_block_state::serial",
+    ][::core::mem::offset_of!(sh_block_state, serial) - 56usize];
+    [
+        "Offset of field: sh_block_state::protections",
+    ][::core::mem::offset_of!(sh_block_state, protections) - 64usize];
+    [
+        "Offset of field: sh_block_state::name",
+    ][::core::mem::offset_of!(sh_block_state, name) - 72usize];
+};
+///One use of a block in a step.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_use {
+    pub struct_size: u32,
+    ///Must be 0.
+    pub reserved: u32,
+    pub block: sh_block,
+    /**Time for which the device computes with the block, in nanoseconds. 0 for all uses: the library measures the
+times in one of the first steps, and again in some of the later ones. Times that the engine gives are not
+measured.*/
+    pub compute_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_use"][::core::mem::size_of::<sh_use>() - 24usize];
+    ["Alignment of sh_use"][::core::mem::align_of::<sh_use>() - 8usize];
+    [
+        "Offset of field: sh_use::struct_size",
+    ][::core::mem::offset_of!(sh_use, struct_size) - 0usize];
+    [
+        "Offset of field: sh_use::reserved",
+    ][::core::mem::offset_of!(sh_use, reserved) - 4usize];
+    ["Offset of field: sh_use::block"][::core::mem::offset_of!(sh_use, block) - 8usize];
+    [
+        "Offset of field: sh_use::compute_ns",
+    ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
+};
+/**The call only computes the plan. Nothing on the device changes. The first call for packed weights measures how
+fast the device unpacks, in free memory of the budget.*/
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_13 = 1;
+/**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
+graph.h. The flag takes effect when the next step begins if a step is under way.*/
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_13 = 2;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+///Options of sh_plan().
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_plan_options {
+    pub struct_size: u32,
+    ///SH_PLAN_*
+    pub flags: u32,
+    /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
+The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
+    pub budget_bytes: u64,
+    /**With SH_PLAN_DRY_RUN: speed of all links together to plan for, 10^6 to 10^15. 0: the speed that the
+runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN.*/
+    pub link_bytes_per_second: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_plan_options"][::core::mem::size_of::<sh_plan_options>() - 24usize];
+    [
+        "Alignment of sh_plan_options",
+    ][::core::mem::align_of::<sh_plan_options>() - 8usize];
+    [
+        "Offset of field: sh_plan_options::struct_size",
+    ][::core::mem::offset_of!(sh_plan_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_plan_options::flags",
+    ][::core::mem::offset_of!(sh_plan_options, flags) - 4usize];
+    [
+        "Offset of field: sh_plan_options::budget_bytes",
+    ][::core::mem::offset_of!(sh_plan_options, budget_bytes) - 8usize];
+    [
+        "Offset of field: sh_plan_options::link_bytes_per_second",
+    ][::core::mem::offset_of!(sh_plan_options, link_bytes_per_second) - 16usize];
+};
+/**A plan in figures. W stands for the bytes of all blocks in the order, M for the memory that is left for them, T for
+the time of a steady step. docs/concepts.md derives the formulas.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_plan_info {
+    pub struct_size: u32,
+    pub max_held: u32,
+    ///Bytes of all registered blocks.
+    pub model_bytes: u64,
+    ///The share that the plan was made for: at most what all blocks need together.
+    pub budget_bytes: u64,
+    ///Device memory of the resident parts, in whole pages.
+    pub resident_bytes: u64,
+    ///Device memory that the streamed parts share.
+    pub ring_bytes: u64,
+    ///Device memory for blocks outside the order.
+    pub unordered_bytes: u64,
+    ///The smallest share that a plan fits into.
+    pub smallest_budget_bytes: u64,
+    ///The block that needs the most of the smallest share.
+    pub smallest_budget_block: sh_block,
+    /**Bytes that a steady step brings to the device: only bytes with a segment. Those of packed tensors are counted
+unpacked.*/
+    pub bytes_per_step: u64,
+    ///Bytes that every plan must copy in a cyclic order: W - M + delta*, or fewer if packed weights may stay.
+    pub bound_bytes_per_step: u64,
+    ///T, by the recurrence over the plan.
+    pub step_ns: u64,
+    /**max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
+them more slowly than the link in the last loads. Where the device unpacks, and packed weights may stay on it:
+max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W to.*/
+    pub bound_ns: u64,
+    /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
+takes as long as the copies.*/
+    pub compute_ns: u64,
+    /**Speed of all links together that the plan assumes. The part of the own link is as given, as measured
+when the device was first used, or as the copies of this runtime's steps have shown it since.*/
+    pub link_bytes_per_second: u64,
+    ///Number of different blocks in the order.
+    pub scheduled_blocks: u64,
+    ///Blocks in the order that are wholly resident.
+    pub resident_blocks: u64,
+    ///Blocks in the order that are streamed, in part or whole.
+    pub streamed_blocks: u64,
+    /**Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
+see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
+    pub padding_bytes: u64,
+    /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
+It is bound_ns if the device unpacks. Since 0.2*/
+    pub plan_bound_ns: u64,
+    /**Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
+resident_bytes, and the blocks count as streamed. Since 0.2*/
+    pub packed_resident_bytes: u64,
+    ///Device memory through which packed weights arrive. Since 0.2
+    pub unpack_bytes: u64,
+    /**Speed, in bytes of contents, at which all of the device unpacks weights. It is measured once. 0: no block is
+packed, the device cannot unpack, or there was no memory to measure with. Since 0.2*/
+    pub unpack_bytes_per_second: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 176usize];
+    ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
+    [
+        "Offset of field: sh_plan_info::struct_size",
+    ][::core::mem::offset_of!(sh_plan_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_plan_info::max_held",
+    ][::core::mem::offset_of!(sh_plan_info, max_held) - 4usize];
+    [
+        "Offset of field: sh_plan_info::model_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, model_bytes) - 8usize];
+    [
+        "Offset of field: sh_plan_info::budget_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, budget_bytes) - 16usize];
+    [
+        "Offset of field: sh_plan_info::resident_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, resident_bytes) - 24usize];
+    [
+        "Offset of field: sh_plan_info::ring_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, ring_bytes) - 32usize];
+    [
+        "Offset of field: sh_plan_info::unordered_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, unordered_bytes) - 40usize];
+    [
+        "Offset of field: sh_plan_info::smallest_budget_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, smallest_budget_bytes) - 48usize];
+    [
+        "Offset of field: sh_plan_info::smallest_budget_block",
+    ][::core::mem::offset_of!(sh_plan_info, smallest_budget_block) - 56usize];
+    [
+        "Offset of field: sh_plan_info::bytes_per_step",
+    ][::core::mem::offset_of!(sh_plan_info, bytes_per_step) - 64usize];
+    [
+        "Offset of field: sh_plan_info::bound_bytes_per_step",
+    ][::core::mem::offset_of!(sh_plan_info, bound_bytes_per_step) - 72usize];
+    [
+        "Offset of field: sh_plan_info::step_ns",
+    ][::core::mem::offset_of!(sh_plan_info, step_ns) - 80usize];
+    [
+        "Offset of field: sh_plan_info::bound_ns",
+    ][::core::mem::offset_of!(sh_plan_info, bound_ns) - 88usize];
+    [
+        "Offset of field: sh_plan_info::compute_ns",
+    ][::core::mem::offset_of!(sh_plan_info, compute_ns) - 96usize];
+    [
+        "Offset of field: sh_plan_info::link_bytes_per_second",
+    ][::core::mem::offset_of!(sh_plan_info, link_bytes_per_second) - 104usize];
+    [
+        "Offset of field: sh_plan_info::scheduled_blocks",
+    ][::core::mem::offset_of!(sh_plan_info, scheduled_blocks) - 112usize];
+    [
+        "Offset of field: sh_plan_info::resident_blocks",
+    ][::core::mem::offset_of!(sh_plan_info, resident_blocks) - 120usize];
+    [
+        "Offset of field: sh_plan_info::streamed_blocks",
+    ][::core::mem::offset_of!(sh_plan_info, streamed_blocks) - 128usize];
+    [
+        "Offset of field: sh_plan_info::padding_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
+    [
+        "Offset of field: sh_plan_info::plan_bound_ns",
+    ][::core::mem::offset_of!(sh_plan_info, plan_bound_ns) - 144usize];
+    [
+        "Offset of field: sh_plan_info::packed_resident_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, packed_resident_bytes) - 152usize];
+    [
+        "Offset of field: sh_plan_info::unpack_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes) - 160usize];
+    [
+        "Offset of field: sh_plan_info::unpack_bytes_per_second",
+    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes_per_second) - 168usize];
+};
+///The acquire began no load: the bytes were there, or on their way.
+pub const SH_VIEW_HIT: _bindgen_ty_14 = 1;
+///The address stays the same while the block is registered.
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_14 = 2;
+///The acquire mapped pages for a block outside the order.
+pub const SH_VIEW_REMAPPED: _bindgen_ty_14 = 4;
+///The calling thread waited for the bytes.
+pub const SH_VIEW_WAITED: _bindgen_ty_14 = 8;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_view {
+    pub struct_size: u32,
+    ///SH_VIEW_*
+    pub flags: u32,
+    pub block: sh_block,
+    ///Device address of the block's first byte.
+    pub address: *mut ::core::ffi::c_void,
+    ///Size of the block.
+    pub bytes: u64,
+    ///Grows with each load of any of the contents. The same serial means the same contents.
+    pub serial: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_view"][::core::mem::size_of::<sh_view>() - 40usize];
+    ["Alignment of sh_view"][::core::mem::align_of::<sh_view>() - 8usize];
+    [
+        "Offset of field: sh_view::struct_size",
+    ][::core::mem::offset_of!(sh_view, struct_size) - 0usize];
+    [
+        "Offset of field: sh_view::flags",
+    ][::core::mem::offset_of!(sh_view, flags) - 4usize];
+    [
+        "Offset of field: sh_view::block",
+    ][::core::mem::offset_of!(sh_view, block) - 8usize];
+    [
+        "Offset of field: sh_view::address",
+    ][::core::mem::offset_of!(sh_view, address) - 16usize];
+    [
+        "Offset of field: sh_view::bytes",
+    ][::core::mem::offset_of!(sh_view, bytes) - 24usize];
+    [
+        "Offset of field: sh_view::serial",
+    ][::core::mem::offset_of!(sh_view, serial) - 32usize];
+};
+/**Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
+The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
+that use the memory which a block outside the order takes.*/
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_15 = 1;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+///@experimental A kind of step: steps that use the same blocks in the same order, and compute about as long.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_kind_info {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself.
+    pub name: [::core::ffi::c_char; 64usize],
+    ///Steps of this kind that the runtime has recognised.
+    pub steps: u64,
+    ///Compute time of a step, measured. 0: not known yet.
+    pub compute_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_kind_info"][::core::mem::size_of::<sh_kind_info>() - 88usize];
+    ["Alignment of sh_kind_info"][::core::mem::align_of::<sh_kind_info>() - 8usize];
+    [
+        "Offset of field: sh_kind_info::struct_size",
+    ][::core::mem::offset_of!(sh_kind_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_kind_info::reserved",
+    ][::core::mem::offset_of!(sh_kind_info, reserved) - 4usize];
+    [
+        "Offset of field: sh_kind_info::name",
+    ][::core::mem::offset_of!(sh_kind_info, name) - 8usize];
+    [
+        "Offset of field: sh_kind_info::steps",
+    ][::core::mem::offset_of!(sh_kind_info, steps) - 72usize];
+    [
+        "Offset of field: sh_kind_info::compute_ns",
+    ][::core::mem::offset_of!(sh_kind_info, compute_ns) - 80usize];
+};
+///A set of a runtime. 0: none.
+pub type sh_set = u64;
+///What a set has.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_set_options {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///The most members that one call uses at once. The plan always has slots for them. 0: one.
+    pub call_members: u64,
+    /**Members are numbered group by group, such as the experts of a model layer by layer, and a call uses those of one
+group. Each step calls the groups in the same order, as a rule. So the library knows when a member can be used
+again at the earliest. The number of members of each group. 0: all are one.*/
+    pub group_members: u64,
+    ///The most slots that the pool gets. 0: one for each member.
+    pub slots: u64,
+    ///Distance between slots in bytes: a multiple of 256, at least the size of a member. 0: that size, rounded up.
+    pub stride: u64,
+    ///Names the set in messages. May be NULL.
+    pub name: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_set_options"][::core::mem::size_of::<sh_set_options>() - 48usize];
+    ["Alignment of sh_set_options"][::core::mem::align_of::<sh_set_options>() - 8usize];
+    [
+        "Offset of field: sh_set_options::struct_size",
+    ][::core::mem::offset_of!(sh_set_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_set_options::reserved",
+    ][::core::mem::offset_of!(sh_set_options, reserved) - 4usize];
+    [
+        "Offset of field: sh_set_options::call_members",
+    ][::core::mem::offset_of!(sh_set_options, call_members) - 8usize];
+    [
+        "Offset of field: sh_set_options::group_members",
+    ][::core::mem::offset_of!(sh_set_options, group_members) - 16usize];
+    [
+        "Offset of field: sh_set_options::slots",
+    ][::core::mem::offset_of!(sh_set_options, slots) - 24usize];
+    [
+        "Offset of field: sh_set_options::stride",
+    ][::core::mem::offset_of!(sh_set_options, stride) - 32usize];
+    [
+        "Offset of field: sh_set_options::name",
+    ][::core::mem::offset_of!(sh_set_options, name) - 40usize];
+};
+///A set now.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_set_info {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///Device address of slot 0. NULL: the pool has no memory.
+    pub address: *mut ::core::ffi::c_void,
+    ///Distance between slots in bytes.
+    pub stride: u64,
+    ///Slots that the pool has. A call can use so many members at once.
+    pub slots: u64,
+    ///Members that were registered.
+    pub members: u64,
+    ///Members that calls have asked for.
+    pub uses: u64,
+    ///Of these, those that were in slots, or on their way.
+    pub hits: u64,
+    ///Members that have made room for others.
+    pub evictions: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_set_info"][::core::mem::size_of::<sh_set_info>() - 64usize];
+    ["Alignment of sh_set_info"][::core::mem::align_of::<sh_set_info>() - 8usize];
+    [
+        "Offset of field: sh_set_info::struct_size",
+    ][::core::mem::offset_of!(sh_set_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_set_info::reserved",
+    ][::core::mem::offset_of!(sh_set_info, reserved) - 4usize];
+    [
+        "Offset of field: sh_set_info::address",
+    ][::core::mem::offset_of!(sh_set_info, address) - 8usize];
+    [
+        "Offset of field: sh_set_info::stride",
+    ][::core::mem::offset_of!(sh_set_info, stride) - 16usize];
+    [
+        "Offset of field: sh_set_info::slots",
+    ][::core::mem::offset_of!(sh_set_info, slots) - 24usize];
+    [
+        "Offset of field: sh_set_info::members",
+    ][::core::mem::offset_of!(sh_set_info, members) - 32usize];
+    [
+        "Offset of field: sh_set_info::uses",
+    ][::core::mem::offset_of!(sh_set_info, uses) - 40usize];
+    [
+        "Offset of field: sh_set_info::hits",
+    ][::core::mem::offset_of!(sh_set_info, hits) - 48usize];
+    [
+        "Offset of field: sh_set_info::evictions",
+    ][::core::mem::offset_of!(sh_set_info, evictions) - 56usize];
+};
+///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
+pub const SH_CONTENTS_DEFAULT: _bindgen_ty_16 = 0;
+///Host memory keeps them. They come back bit for bit.
+pub const SH_CONTENTS_STAGE: _bindgen_ty_16 = 1;
+///They are lost. The contents are undefined after sh_resume().
+pub const SH_CONTENTS_DROP: _bindgen_ty_16 = 2;
+///They are lost. All bytes are 0 after sh_resume().
+pub const SH_CONTENTS_ZERO: _bindgen_ty_16 = 3;
+///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
+pub const SH_CONTENTS_FILE: _bindgen_ty_16 = 4;
+///Fate of the contents of an allocation while its tag is released.
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 /**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
 even if that call fails. Later calls do not look at contents that host memory still has. A change that the
 engine makes to them all the same may be lost in a pause, unless the flags of the pause have
 SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents.*/
-pub const SH_ALLOC_CONST: _bindgen_ty_12 = 1;
+pub const SH_ALLOC_CONST: _bindgen_ty_17 = 1;
 ///Flags of sh_alloc().
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+pub type _bindgen_ty_17 = ::core::ffi::c_uint;
 ///How sh_alloc() allocates.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1087,23 +1757,23 @@ const _: () = {
     ][::core::mem::offset_of!(sh_alloc_options, format) - 20usize];
 };
 ///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
-pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_13 = 1;
+pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_18 = 1;
 /**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
 may be repeated.*/
-pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_13 = 2;
+pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_18 = 2;
 ///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
-pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_13 = 4;
+pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_18 = 4;
 /**For sh_pause(): host memory that is taken now is not pinned. Contents go through a few pinned buffers, at the
 speed at which the processors copy. Memory that is pinned already stays pinned.*/
-pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_13 = 8;
+pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_18 = 8;
 /**For sh_pause(): nothing is paused. Threads of the library begin to pin the host memory that a sh_pause() with
 the same other options will need, and the call returns: all fields of `out_change` are 0. That sh_pause() uses
 the memory that is pinned by then, and pins the rest. sh_occupancy_info tells how much there is. Allocations
 that are made later are not included. sh_free() and sh_occupancy_trim() end the preparation of memory that they
 free. Preparations that were begun before go on if the machine or the cgroup has too little memory left for this
 one (SH_ERROR_OUT_OF_HOST_MEMORY).*/
-pub const SH_OCCUPANCY_PREPARE: _bindgen_ty_13 = 16;
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub const SH_OCCUPANCY_PREPARE: _bindgen_ty_18 = 16;
+pub type _bindgen_ty_18 = ::core::ffi::c_uint;
 ///Device memory: a plain value without struct_size, which never grows.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1271,16 +1941,16 @@ const _: () = {
         "Offset of field: sh_occupancy_change::packed_bytes",
     ][::core::mem::offset_of!(sh_occupancy_change, packed_bytes) - 40usize];
 };
-pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_14 = 0;
-pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_14 = 1;
-pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_14 = 2;
-pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_14 = 3;
+pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_19 = 0;
+pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_19 = 1;
+pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_19 = 2;
+pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_19 = 3;
 ///Of several tags or runtimes together: they are in different states.
-pub const SH_OCCUPANCY_MIXED: _bindgen_ty_14 = 4;
+pub const SH_OCCUPANCY_MIXED: _bindgen_ty_19 = 4;
 ///The contents are gone. The tag can only be freed, and the runtime only destroyed.
-pub const SH_OCCUPANCY_LOST: _bindgen_ty_14 = 5;
+pub const SH_OCCUPANCY_LOST: _bindgen_ty_19 = 5;
 ///States of a tag.
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub type _bindgen_ty_19 = ::core::ffi::c_uint;
 ///A tag, or all tags of a device together.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1379,491 +2049,6 @@ pub type sh_after_resume_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///How sh_runtime_create() creates a runtime.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_runtime_options {
-    pub struct_size: u32,
-    /**Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
-may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
-Before the order is known, the plan has room for this number of the largest blocks.*/
-    pub max_held: u32,
-    ///The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit.
-    pub max_bytes: u64,
-    /**The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
-this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
-returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
-memory only if the order has no use for the memory, and never more than they need together. 0: the library
-takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
-    pub unordered_bytes: u64,
-    /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
-beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
-This option is for models in several threads. The calling thread must not itself be in such a step, because the
-step cannot end while the thread waits.*/
-    pub share_wait_ns: u64,
-    ///Names the runtime in messages and traces. NULL: "runtime \<number>".
-    pub name: *const ::core::ffi::c_char,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of sh_runtime_options",
-    ][::core::mem::size_of::<sh_runtime_options>() - 40usize];
-    [
-        "Alignment of sh_runtime_options",
-    ][::core::mem::align_of::<sh_runtime_options>() - 8usize];
-    [
-        "Offset of field: sh_runtime_options::struct_size",
-    ][::core::mem::offset_of!(sh_runtime_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_runtime_options::max_held",
-    ][::core::mem::offset_of!(sh_runtime_options, max_held) - 4usize];
-    [
-        "Offset of field: sh_runtime_options::max_bytes",
-    ][::core::mem::offset_of!(sh_runtime_options, max_bytes) - 8usize];
-    [
-        "Offset of field: sh_runtime_options::unordered_bytes",
-    ][::core::mem::offset_of!(sh_runtime_options, unordered_bytes) - 16usize];
-    [
-        "Offset of field: sh_runtime_options::share_wait_ns",
-    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 24usize];
-    [
-        "Offset of field: sh_runtime_options::name",
-    ][::core::mem::offset_of!(sh_runtime_options, name) - 32usize];
-};
-/**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
-must be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_15 = 1;
-///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_15 = 2;
-/**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
-acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_15 = 4;
-/**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
-and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
-/**@experimental The registration packs each segment that has a `format` into memory of the library, which is
-pinned if the system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back
-exactly, bit for bit. The caller may free the memory of these segments when the registration has returned SH_OK.
-Segments without a format are read where they are. The library copies a segment as it is if packing saves less
-than 5 %, if the segment has 32 GiB or more, if it ends within an element, or if the device does not unpack. A
-warning in the log tells of a copy that the system does not pin: its block loads slowly, and graphs refuse it.
-sh_source_replace() takes new contents.
-
-One call needs memory for the copies of all its blocks, and for a work buffer of about the largest segment.
-Register a few blocks in a call, and free their memory after it, if the host has no room for all of both.
-
-With SH_BLOCK_MUTABLE the caller keeps the memory, and the library copies only segments that pack. Loads read
-the copies until the first write-back, sh_invalidate_blocks(), or update without sh_source_replace(). After that
-they read the caller's memory, plain, and the next plan frees the copies. sh_source_replace() packs again.
-Captures return SH_ERROR_UNSUPPORTED for the block, and for those that share its pages, until it was written
-back or loaded plain. Since 0.2*/
-pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
-/**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
-the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
-boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
-SH_BLOCK_UNORDERED. In a smaller block, which may share pages, it is a multiple of 256. Such a boundary may cut a
-group of quantized values whose size does not divide the page: SH_BLOCK_WHOLE brings the whole block in one range.
-Bytes without a segment are part of the range. Their contents are undefined, and the callback may write them.*/
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_loaded_range {
-    pub struct_size: u32,
-    pub reserved: u32,
-    pub block: sh_block,
-    ///Device address of the range, not of the block: a multiple of 256.
-    pub address: *mut ::core::ffi::c_void,
-    ///Offset of the range in the block.
-    pub offset: u64,
-    ///Length of the range.
-    pub bytes: u64,
-    ///Size of the whole block.
-    pub block_bytes: u64,
-    ///The copy stream, never SH_STREAM_HOST. Work on it runs after the load and before any use.
-    pub stream: sh_stream,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_loaded_range"][::core::mem::size_of::<sh_loaded_range>() - 56usize];
-    [
-        "Alignment of sh_loaded_range",
-    ][::core::mem::align_of::<sh_loaded_range>() - 8usize];
-    [
-        "Offset of field: sh_loaded_range::struct_size",
-    ][::core::mem::offset_of!(sh_loaded_range, struct_size) - 0usize];
-    [
-        "Offset of field: sh_loaded_range::reserved",
-    ][::core::mem::offset_of!(sh_loaded_range, reserved) - 4usize];
-    [
-        "Offset of field: sh_loaded_range::block",
-    ][::core::mem::offset_of!(sh_loaded_range, block) - 8usize];
-    [
-        "Offset of field: sh_loaded_range::address",
-    ][::core::mem::offset_of!(sh_loaded_range, address) - 16usize];
-    [
-        "Offset of field: sh_loaded_range::offset",
-    ][::core::mem::offset_of!(sh_loaded_range, offset) - 24usize];
-    [
-        "Offset of field: sh_loaded_range::bytes",
-    ][::core::mem::offset_of!(sh_loaded_range, bytes) - 32usize];
-    [
-        "Offset of field: sh_loaded_range::block_bytes",
-    ][::core::mem::offset_of!(sh_loaded_range, block_bytes) - 40usize];
-    [
-        "Offset of field: sh_loaded_range::stream",
-    ][::core::mem::offset_of!(sh_loaded_range, stream) - 48usize];
-};
-/**The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
-can use it to dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
-expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes on the copy
-stream, from the beginning to the end. The block then takes its expanded size on the device and its packed size on
-the link.
-
-`*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
-work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
-a worker, and holds locks meanwhile. The function may call sh_stream_launch() and no other function of the
-library.
-
-Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
-pub type sh_load_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        range: *const sh_loaded_range,
-        user_data: *mut ::core::ffi::c_void,
-    ) -> i32,
->;
-///A block: bytes that are used together and move together.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_block_desc {
-    pub struct_size: u32,
-    ///SH_BLOCK_*
-    pub flags: u32,
-    /**Size on the device. It is at least 1, and not less than the end of the last segment. Bytes without a segment are
-undefined.*/
-    pub bytes: u64,
-    ///Copied. Segments must not overlap.
-    pub segments: *const sh_segment,
-    ///Number of segments.
-    pub segment_count: u64,
-    ///Called after each load. NULL: none.
-    pub on_load: sh_load_fn,
-    ///Passed to `on_load`.
-    pub user_data: *mut ::core::ffi::c_void,
-    ///Names the block in messages and traces. May be NULL.
-    pub name: *const ::core::ffi::c_char,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_block_desc"][::core::mem::size_of::<sh_block_desc>() - 56usize];
-    ["Alignment of sh_block_desc"][::core::mem::align_of::<sh_block_desc>() - 8usize];
-    [
-        "Offset of field: sh_block_desc::struct_size",
-    ][::core::mem::offset_of!(sh_block_desc, struct_size) - 0usize];
-    [
-        "Offset of field: sh_block_desc::flags",
-    ][::core::mem::offset_of!(sh_block_desc, flags) - 4usize];
-    [
-        "Offset of field: sh_block_desc::bytes",
-    ][::core::mem::offset_of!(sh_block_desc, bytes) - 8usize];
-    [
-        "Offset of field: sh_block_desc::segments",
-    ][::core::mem::offset_of!(sh_block_desc, segments) - 16usize];
-    [
-        "Offset of field: sh_block_desc::segment_count",
-    ][::core::mem::offset_of!(sh_block_desc, segment_count) - 24usize];
-    [
-        "Offset of field: sh_block_desc::on_load",
-    ][::core::mem::offset_of!(sh_block_desc, on_load) - 32usize];
-    [
-        "Offset of field: sh_block_desc::user_data",
-    ][::core::mem::offset_of!(sh_block_desc, user_data) - 40usize];
-    [
-        "Offset of field: sh_block_desc::name",
-    ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
-};
-///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_16 = 0;
-///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_16 = 1;
-///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_16 = 2;
-///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_16 = 3;
-///Workers write the block back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_16 = 4;
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
-///State of a block at one moment.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_block_state {
-    pub struct_size: u32,
-    ///SH_BLOCK_*, as registered.
-    pub flags: u32,
-    ///SH_BLOCK_UNLOADED to SH_BLOCK_DRAINING.
-    pub state: u32,
-    ///Number of views held now.
-    pub held: u32,
-    /**Its device address. There is memory behind it only while a view is held. NULL: the block has no address yet, on
-devices without SH_DEVICE_FIXED_ADDRESSES.*/
-    pub address: *mut ::core::ffi::c_void,
-    ///Size of the block.
-    pub bytes: u64,
-    ///The part that the plan in force keeps on the device. 0 for blocks outside the order.
-    pub resident_bytes: u64,
-    ///The part that shares memory and is loaded again in each step. 0 for blocks outside the order.
-    pub streamed_bytes: u64,
-    ///The part whose contents are on the device now.
-    pub present_bytes: u64,
-    ///Grows with each load of any of the contents.
-    pub serial: u64,
-    ///Number of protections of the block now.
-    pub protections: u64,
-    ///Cut to fit.
-    pub name: [::core::ffi::c_char; 64usize],
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_block_state"][::core::mem::size_of::<sh_block_state>() - 136usize];
-    ["Alignment of sh_block_state"][::core::mem::align_of::<sh_block_state>() - 8usize];
-    [
-        "Offset of field: sh_block_state::struct_size",
-    ][::core::mem::offset_of!(sh_block_state, struct_size) - 0usize];
-    [
-        "Offset of field: sh_block_state::flags",
-    ][::core::mem::offset_of!(sh_block_state, flags) - 4usize];
-    [
-        "Offset of field: sh_block_state::state",
-    ][::core::mem::offset_of!(sh_block_state, state) - 8usize];
-    [
-        "Offset of field: sh_block_state::held",
-    ][::core::mem::offset_of!(sh_block_state, held) - 12usize];
-    [
-        "Offset of field: sh_block_state::address",
-    ][::core::mem::offset_of!(sh_block_state, address) - 16usize];
-    [
-        "Offset of field: sh_block_state::bytes",
-    ][::core::mem::offset_of!(sh_block_state, bytes) - 24usize];
-    [
-        "Offset of field: sh_block_state::resident_bytes",
-    ][::core::mem::offset_of!(sh_block_state, resident_bytes) - 32usize];
-    [
-        "Offset of field: sh_block_state::streamed_bytes",
-    ][::core::mem::offset_of!(sh_block_state, streamed_bytes) - 40usize];
-    [
-        "Offset of field: sh_block_state::present_bytes",
-    ][::core::mem::offset_of!(sh_block_state, present_bytes) - 48usize];
-    [
-        "Offset of field: sh_block_state::serial",
-    ][::core::mem::offset_of!(sh_block_state, serial) - 56usize];
-    [
-        "Offset of field: sh_block_state::protections",
-    ][::core::mem::offset_of!(sh_block_state, protections) - 64usize];
-    [
-        "Offset of field: sh_block_state::name",
-    ][::core::mem::offset_of!(sh_block_state, name) - 72usize];
-};
-///One use of a block in a step.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_use {
-    pub struct_size: u32,
-    ///Must be 0.
-    pub reserved: u32,
-    pub block: sh_block,
-    /**Time for which the device computes with the block, in nanoseconds. 0 for all uses: the library measures the
-times in one of the first steps, and again in some of the later ones. Times that the engine gives are not
-measured.*/
-    pub compute_ns: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_use"][::core::mem::size_of::<sh_use>() - 24usize];
-    ["Alignment of sh_use"][::core::mem::align_of::<sh_use>() - 8usize];
-    [
-        "Offset of field: sh_use::struct_size",
-    ][::core::mem::offset_of!(sh_use, struct_size) - 0usize];
-    [
-        "Offset of field: sh_use::reserved",
-    ][::core::mem::offset_of!(sh_use, reserved) - 4usize];
-    ["Offset of field: sh_use::block"][::core::mem::offset_of!(sh_use, block) - 8usize];
-    [
-        "Offset of field: sh_use::compute_ns",
-    ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
-};
-/**The call only computes the plan. Nothing on the device changes. The first call for packed weights measures how
-fast the device unpacks, in free memory of the budget.*/
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_17 = 1;
-/**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
-graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_17 = 2;
-pub type _bindgen_ty_17 = ::core::ffi::c_uint;
-///Options of sh_plan().
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_plan_options {
-    pub struct_size: u32,
-    ///SH_PLAN_*
-    pub flags: u32,
-    /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
-The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
-    pub budget_bytes: u64,
-    /**With SH_PLAN_DRY_RUN: speed of all links together to plan for, 10^6 to 10^15. 0: the speed that the
-runtime's own plans assume. This field has no effect without SH_PLAN_DRY_RUN.*/
-    pub link_bytes_per_second: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_plan_options"][::core::mem::size_of::<sh_plan_options>() - 24usize];
-    [
-        "Alignment of sh_plan_options",
-    ][::core::mem::align_of::<sh_plan_options>() - 8usize];
-    [
-        "Offset of field: sh_plan_options::struct_size",
-    ][::core::mem::offset_of!(sh_plan_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_plan_options::flags",
-    ][::core::mem::offset_of!(sh_plan_options, flags) - 4usize];
-    [
-        "Offset of field: sh_plan_options::budget_bytes",
-    ][::core::mem::offset_of!(sh_plan_options, budget_bytes) - 8usize];
-    [
-        "Offset of field: sh_plan_options::link_bytes_per_second",
-    ][::core::mem::offset_of!(sh_plan_options, link_bytes_per_second) - 16usize];
-};
-/**A plan in figures. W stands for the bytes of all blocks in the order, M for the memory that is left for them, T for
-the time of a steady step. docs/concepts.md derives the formulas.*/
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_plan_info {
-    pub struct_size: u32,
-    pub max_held: u32,
-    ///Bytes of all registered blocks.
-    pub model_bytes: u64,
-    ///The share that the plan was made for: at most what all blocks need together.
-    pub budget_bytes: u64,
-    ///Device memory of the resident parts, in whole pages.
-    pub resident_bytes: u64,
-    ///Device memory that the streamed parts share.
-    pub ring_bytes: u64,
-    ///Device memory for blocks outside the order.
-    pub unordered_bytes: u64,
-    ///The smallest share that a plan fits into.
-    pub smallest_budget_bytes: u64,
-    ///The block that needs the most of the smallest share.
-    pub smallest_budget_block: sh_block,
-    /**Bytes that a steady step brings to the device: only bytes with a segment. Those of packed tensors are counted
-unpacked.*/
-    pub bytes_per_step: u64,
-    ///Bytes that every plan must copy in a cyclic order: W - M + delta*, or fewer if packed weights may stay.
-    pub bound_bytes_per_step: u64,
-    ///T, by the recurrence over the plan.
-    pub step_ns: u64,
-    /**max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
-them more slowly than the link in the last loads. Where the device unpacks, and packed weights may stay on it:
-max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W to.*/
-    pub bound_ns: u64,
-    /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
-takes as long as the copies.*/
-    pub compute_ns: u64,
-    /**Speed of all links together that the plan assumes. The part of the own link is as given, as measured
-when the device was first used, or as the copies of this runtime's steps have shown it since.*/
-    pub link_bytes_per_second: u64,
-    ///Number of different blocks in the order.
-    pub scheduled_blocks: u64,
-    ///Blocks in the order that are wholly resident.
-    pub resident_blocks: u64,
-    ///Blocks in the order that are streamed, in part or whole.
-    pub streamed_blocks: u64,
-    /**Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
-see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
-    pub padding_bytes: u64,
-    /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
-It is bound_ns if the device unpacks. Since 0.2*/
-    pub plan_bound_ns: u64,
-    /**Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
-resident_bytes, and the blocks count as streamed. Since 0.2*/
-    pub packed_resident_bytes: u64,
-    ///Device memory through which packed weights arrive. Since 0.2
-    pub unpack_bytes: u64,
-    /**Speed, in bytes of contents, at which all of the device unpacks weights. It is measured once. 0: no block is
-packed, the device cannot unpack, or there was no memory to measure with. Since 0.2*/
-    pub unpack_bytes_per_second: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 176usize];
-    ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
-    [
-        "Offset of field: sh_plan_info::struct_size",
-    ][::core::mem::offset_of!(sh_plan_info, struct_size) - 0usize];
-    [
-        "Offset of field: sh_plan_info::max_held",
-    ][::core::mem::offset_of!(sh_plan_info, max_held) - 4usize];
-    [
-        "Offset of field: sh_plan_info::model_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, model_bytes) - 8usize];
-    [
-        "Offset of field: sh_plan_info::budget_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, budget_bytes) - 16usize];
-    [
-        "Offset of field: sh_plan_info::resident_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, resident_bytes) - 24usize];
-    [
-        "Offset of field: sh_plan_info::ring_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, ring_bytes) - 32usize];
-    [
-        "Offset of field: sh_plan_info::unordered_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, unordered_bytes) - 40usize];
-    [
-        "Offset of field: sh_plan_info::smallest_budget_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, smallest_budget_bytes) - 48usize];
-    [
-        "Offset of field: sh_plan_info::smallest_budget_block",
-    ][::core::mem::offset_of!(sh_plan_info, smallest_budget_block) - 56usize];
-    [
-        "Offset of field: sh_plan_info::bytes_per_step",
-    ][::core::mem::offset_of!(sh_plan_info, bytes_per_step) - 64usize];
-    [
-        "Offset of field: sh_plan_info::bound_bytes_per_step",
-    ][::core::mem::offset_of!(sh_plan_info, bound_bytes_per_step) - 72usize];
-    [
-        "Offset of field: sh_plan_info::step_ns",
-    ][::core::mem::offset_of!(sh_plan_info, step_ns) - 80usize];
-    [
-        "Offset of field: sh_plan_info::bound_ns",
-    ][::core::mem::offset_of!(sh_plan_info, bound_ns) - 88usize];
-    [
-        "Offset of field: sh_plan_info::compute_ns",
-    ][::core::mem::offset_of!(sh_plan_info, compute_ns) - 96usize];
-    [
-        "Offset of field: sh_plan_info::link_bytes_per_second",
-    ][::core::mem::offset_of!(sh_plan_info, link_bytes_per_second) - 104usize];
-    [
-        "Offset of field: sh_plan_info::scheduled_blocks",
-    ][::core::mem::offset_of!(sh_plan_info, scheduled_blocks) - 112usize];
-    [
-        "Offset of field: sh_plan_info::resident_blocks",
-    ][::core::mem::offset_of!(sh_plan_info, resident_blocks) - 120usize];
-    [
-        "Offset of field: sh_plan_info::streamed_blocks",
-    ][::core::mem::offset_of!(sh_plan_info, streamed_blocks) - 128usize];
-    [
-        "Offset of field: sh_plan_info::padding_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
-    [
-        "Offset of field: sh_plan_info::plan_bound_ns",
-    ][::core::mem::offset_of!(sh_plan_info, plan_bound_ns) - 144usize];
-    [
-        "Offset of field: sh_plan_info::packed_resident_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, packed_resident_bytes) - 152usize];
-    [
-        "Offset of field: sh_plan_info::unpack_bytes",
-    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes) - 160usize];
-    [
-        "Offset of field: sh_plan_info::unpack_bytes_per_second",
-    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes_per_second) - 168usize];
-};
 ///How sh_register_parts() divides a block.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1930,17 +2115,17 @@ const _: () = {
     ][::core::mem::offset_of!(sh_part, bytes) - 24usize];
 };
 ///The library never suspends the reservation.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_18 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_20 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_18 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_20 = 1;
 ///Priorities of a reservation: whether the library may suspend it.
-pub type _bindgen_ty_18 = ::core::ffi::c_uint;
+pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_19 = 1;
-pub type _bindgen_ty_19 = ::core::ffi::c_uint;
+pub const SH_GUEST_SHRINK: _bindgen_ty_21 = 1;
+pub type _bindgen_ty_21 = ::core::ffi::c_uint;
 ///Memory that sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2002,16 +2187,16 @@ pub struct sh_spiller {
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
 ///At most keep_bytes of saved tensors stay on the device. The oldest tensors leave while the total is larger.
-pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_20 = 1;
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_22 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
-pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_20 = 2;
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_22 = 2;
 /**@experimental Tensors with a format (sh_saved_tensor.format) leave packed without loss, and come back so, if
 they have 256 KiB or more and the device packs: NVIDIA GPUs do. Programs on the GPU then write host memory and
 read it over the link. A tensor whose address is no multiple of 16, or that finds no pinned buffer, leaves as it
 is.*/
-pub const SH_SPILLER_PACK: _bindgen_ty_20 = 4;
-pub type _bindgen_ty_20 = ::core::ffi::c_uint;
+pub const SH_SPILLER_PACK: _bindgen_ty_22 = 4;
+pub type _bindgen_ty_22 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2199,21 +2384,21 @@ const _: () = {
     ][::core::mem::offset_of!(sh_saved_tensor, reserved) - 76usize];
 };
 ///The tensor leaves, however much memory is in use.
-pub const SH_SPILL_NOW: _bindgen_ty_21 = 1;
+pub const SH_SPILL_NOW: _bindgen_ty_23 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
-pub const SH_SPILL_KEEP: _bindgen_ty_21 = 2;
-pub type _bindgen_ty_21 = ::core::ffi::c_uint;
-///Collect everything that is leaving, not only what is beyond the bounds.
-pub const SH_COLLECT_ALL: _bindgen_ty_22 = 1;
-pub type _bindgen_ty_22 = ::core::ffi::c_uint;
-///The memory of sh_spill() has the bytes.
-pub const SH_TICKET_KEPT: _bindgen_ty_23 = 1;
-///A copy is under way. The memory of sh_spill() has the bytes, too.
-pub const SH_TICKET_LEAVING: _bindgen_ty_23 = 2;
-///Host memory has the bytes.
-pub const SH_TICKET_AWAY: _bindgen_ty_23 = 3;
-pub const SH_TICKET_PREFETCHED: _bindgen_ty_23 = 4;
+pub const SH_SPILL_KEEP: _bindgen_ty_23 = 2;
 pub type _bindgen_ty_23 = ::core::ffi::c_uint;
+///Collect everything that is leaving, not only what is beyond the bounds.
+pub const SH_COLLECT_ALL: _bindgen_ty_24 = 1;
+pub type _bindgen_ty_24 = ::core::ffi::c_uint;
+///The memory of sh_spill() has the bytes.
+pub const SH_TICKET_KEPT: _bindgen_ty_25 = 1;
+///A copy is under way. The memory of sh_spill() has the bytes, too.
+pub const SH_TICKET_LEAVING: _bindgen_ty_25 = 2;
+///Host memory has the bytes.
+pub const SH_TICKET_AWAY: _bindgen_ty_25 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_25 = 4;
+pub type _bindgen_ty_25 = ::core::ffi::c_uint;
 ///Information about a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2377,91 +2562,6 @@ const _: () = {
     [
         "Offset of field: sh_spiller_stats::packed_bytes",
     ][::core::mem::offset_of!(sh_spiller_stats, packed_bytes) - 168usize];
-};
-///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_24 = 1;
-///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_24 = 2;
-///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_24 = 4;
-///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_24 = 8;
-pub type _bindgen_ty_24 = ::core::ffi::c_uint;
-///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_view {
-    pub struct_size: u32,
-    ///SH_VIEW_*
-    pub flags: u32,
-    pub block: sh_block,
-    ///Device address of the block's first byte.
-    pub address: *mut ::core::ffi::c_void,
-    ///Size of the block.
-    pub bytes: u64,
-    ///Grows with each load of any of the contents. The same serial means the same contents.
-    pub serial: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_view"][::core::mem::size_of::<sh_view>() - 40usize];
-    ["Alignment of sh_view"][::core::mem::align_of::<sh_view>() - 8usize];
-    [
-        "Offset of field: sh_view::struct_size",
-    ][::core::mem::offset_of!(sh_view, struct_size) - 0usize];
-    [
-        "Offset of field: sh_view::flags",
-    ][::core::mem::offset_of!(sh_view, flags) - 4usize];
-    [
-        "Offset of field: sh_view::block",
-    ][::core::mem::offset_of!(sh_view, block) - 8usize];
-    [
-        "Offset of field: sh_view::address",
-    ][::core::mem::offset_of!(sh_view, address) - 16usize];
-    [
-        "Offset of field: sh_view::bytes",
-    ][::core::mem::offset_of!(sh_view, bytes) - 24usize];
-    [
-        "Offset of field: sh_view::serial",
-    ][::core::mem::offset_of!(sh_view, serial) - 32usize];
-};
-/**Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
-The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
-that use the memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_25 = 1;
-pub type _bindgen_ty_25 = ::core::ffi::c_uint;
-///@experimental A kind of step: steps that use the same blocks in the same order, and compute about as long.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_kind_info {
-    pub struct_size: u32,
-    pub reserved: u32,
-    ///The name of sh_step_begin(). Empty if the runtime tells the kind apart by itself.
-    pub name: [::core::ffi::c_char; 64usize],
-    ///Steps of this kind that the runtime has recognised.
-    pub steps: u64,
-    ///Compute time of a step, measured. 0: not known yet.
-    pub compute_ns: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_kind_info"][::core::mem::size_of::<sh_kind_info>() - 88usize];
-    ["Alignment of sh_kind_info"][::core::mem::align_of::<sh_kind_info>() - 8usize];
-    [
-        "Offset of field: sh_kind_info::struct_size",
-    ][::core::mem::offset_of!(sh_kind_info, struct_size) - 0usize];
-    [
-        "Offset of field: sh_kind_info::reserved",
-    ][::core::mem::offset_of!(sh_kind_info, reserved) - 4usize];
-    [
-        "Offset of field: sh_kind_info::name",
-    ][::core::mem::offset_of!(sh_kind_info, name) - 8usize];
-    [
-        "Offset of field: sh_kind_info::steps",
-    ][::core::mem::offset_of!(sh_kind_info, steps) - 72usize];
-    [
-        "Offset of field: sh_kind_info::compute_ns",
-    ][::core::mem::offset_of!(sh_kind_info, compute_ns) - 80usize];
 };
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
@@ -3119,6 +3219,425 @@ destroyed runtime must be destroyed too. NULL and values that are not graphs are
 @blocks Until launches have ended.
 Since 0.1*/
     pub fn sh_graph_destroy(graph: *mut sh_graph);
+    /**Creates a runtime without blocks on a device. The runtime keeps the device open.
+
+- `options`: NULL: defaults.
+
+- `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
+@retval SH_OK            The runtime exists.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never, unless other devices bring weights (helpers.h). Then while it opens them and measures their
+links.
+Since 0.1*/
+    pub fn sh_runtime_create(
+        device: *mut sh_device,
+        options: *const sh_runtime_options,
+        out_runtime: *mut *mut sh_runtime,
+    ) -> sh_status;
+    /**Waits for the runtime's copies, frees its device memory and addresses, and destroys the runtime with its blocks.
+Views become invalid. Calls that wait in the runtime on other threads return SH_ERROR_CANCELLED. NULL and destroyed
+runtimes are ignored.
+
+Before this call, the caller
+- calls sh_write_back() for all blocks, because the library does not write dirty blocks back here, or only some of
+them;
+- leaves the graphs that it entered;
+- ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
+
+Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
+as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
+@blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
+runtimes of the device.
+@threads Not from a callback of a runtime on the same device.
+Since 0.1*/
+    pub fn sh_runtime_destroy(runtime: *mut sh_runtime);
+    /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
+meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
+acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
+for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
+@retval SH_OK             All have ended.
+@retval SH_ERROR_SOURCE   A load failed.
+@retval SH_ERROR_CALLBACK A load failed.
+@retval SH_ERROR_BACKEND  The driver failed.
+@blocks Until the copies have ended.
+Since 0.1*/
+    pub fn sh_runtime_synchronize(runtime: *mut sh_runtime) -> sh_status;
+    /**Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
+on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
+
+Blocks of less than two pages share pages with the blocks that were registered right before them, by the same call or
+by earlier calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together,
+so register them in their order of use. Unordered blocks of less than a page share pages with each other only. The
+blocks that share pages with a block cannot be loaded either between sh_source_update_begin() and
+sh_source_update_end() of that block. Blocks that are registered in a step become part of the plan with the next
+step.
+
+- `out_blocks`: `count` ids, in the order of `descs`.
+@retval SH_OK                     The blocks are registered.
+@retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
+@retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
+shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
+packed tensor in pinned memory. Other calls go on while it packs.
+Since 0.1*/
+    pub fn sh_register_blocks(
+        runtime: *mut sh_runtime,
+        descs: *const sh_block_desc,
+        count: u64,
+        out_blocks: *mut sh_block,
+    ) -> sh_status;
+    /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
+on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
+return.
+@retval SH_OK                  The blocks are unregistered.
+@retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
+@retval SH_ERROR_BACKEND       The driver failed.
+@blocks Until the loads, the write-backs and the work have ended.
+Since 0.1*/
+    pub fn sh_unregister_blocks(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Reads the state of a block. The runtime may be lost.
+@retval SH_OK The state is written.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_block_get_state(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        out_state: *mut sh_block_state,
+    ) -> sh_status;
+    /**Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
+The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
+the first step, and again when the order changes, if this call is not made or `count` is 0. Blocks that do not occur
+are treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
+views, or with sh_plan().
+
+- `uses`: Copied.
+@retval SH_OK                     The order is set.
+@retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_set_schedule(
+        runtime: *mut sh_runtime,
+        uses: *const sh_use,
+        count: u64,
+    ) -> sh_status;
+    /**Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
+in a step, or else when the next step begins. A runtime also plans by itself when it must. Use this call to get the
+figures, or to plan before the first step. sh_block_get_state() then tells which part of each block stays and which
+part streams.
+
+- `options`: NULL: defaults.
+
+- `out_info`: May be NULL.
+@retval SH_OK                  The plan is made.
+@retval SH_ERROR_BUDGET        No plan fits. The text names the smallest budget and the block that needs the
+most of it.
+@retval SH_ERROR_INVALID_STATE No order is known yet, or the runtime is released: see sh_pause(). Or views are
+held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
+@retval SH_ERROR_BUSY          Other runtimes still hold part of this runtime's share: see sh_step_begin().
+@retval SH_ERROR_BACKEND       The driver failed.
+@blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
+Since 0.1*/
+    pub fn sh_plan(
+        runtime: *mut sh_runtime,
+        options: *const sh_plan_options,
+        out_info: *mut sh_plan_info,
+    ) -> sh_status;
+    /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
+another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
+step is under way after an error.
+
+Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
+same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
+its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
+them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
+
+- `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none. @experimental
+@retval SH_OK                     The step is under way.
+@retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+@retval SH_ERROR_INVALID_STATE    A step or a capture of the runtime is under way, or the runtime is released:
+see sh_pause().
+@retval SH_ERROR_BUDGET           No plan fits into the runtime's share.
+@retval SH_ERROR_BUSY             Other runtimes still hold part of the share. They give it up when their steps
+end and their views are released. A runtime whose plan is held by a graph gives
+it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
+@retval SH_ERROR_BACKEND          The driver failed now, or earlier work failed: see sh_acquire().
+@blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
+Since 0.1*/
+    pub fn sh_step_begin(
+        runtime: *mut sh_runtime,
+        kind: *const ::core::ffi::c_char,
+    ) -> sh_status;
+    /**Lists the kinds of step that a runtime knows: at most eight, those that came lately.
+
+- `infos`: The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
+`capacity` is 0.
+
+- `out_count`: The number of kinds, which may be more than `capacity`.
+@retval SH_OK The list is written.
+@blocks Never.
+@experimental
+Since 0.2*/
+    pub fn sh_kind_list(
+        runtime: *mut sh_runtime,
+        infos: *mut sh_kind_info,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
+    /**Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
+step go on.
+@retval SH_OK                   The step has ended.
+@retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
+@retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
+@retval SH_ERROR_IO             The file of sh_telemetry_start() could not be written. The step has ended.
+@retval SH_ERROR_BACKEND        The driver failed. The step has ended.
+@blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
+sh_telemetry_start().
+Since 0.1*/
+    pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
+    /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. Acquires may come in
+any order, even outside a step. A block may be held several times and on several streams. Each acquire needs one
+release. Other threads may release views while this call waits. The call never waits for a view to be released.
+
+
+- `stream`: The stream that will use the view. sh_release() gets the same stream, which the library does not
+check. Some backends check the stream late, or not at all.
+
+- `flags`: 0 or SH_ACQUIRE_NO_WAIT.
+
+- `out_view`: Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
+@retval SH_OK                  The view is held.
+@retval SH_NOT_READY           The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
+@retval SH_ERROR_HELD          A view holds the pages that the block needs. The text names its block. See
+sh_runtime_options.max_held and sh_invalidate_blocks().
+@retval SH_ERROR_SOURCE        The load or an earlier prefetch failed. The next acquire tries the load again.
+@retval SH_ERROR_CALLBACK      The load failed. The next acquire tries it again.
+@retval SH_ERROR_BACKEND       The load failed, and the next acquire tries it again. Or earlier work of the
+runtime failed: a write-back, or another device that brings weights. The call
+returns such an error once, for any block.
+@retval SH_ERROR_INVALID_STATE The block's source is being updated; a graph has been entered and the block
+streams, or is packed, must be loaded, and the graph unpacks weights; the
+stream captures and the runtime does not; or the runtime is released: see
+sh_pause().
+@retval SH_ERROR_BUSY          The call plans, and other runtimes still hold part of the share: see
+sh_step_begin(), whose SH_ERROR_BUDGET is possible, too.
+@retval SH_ERROR_UNSUPPORTED   In a capture: the block's source is not pinned, or is packed and the plan does
+not let the device unpack, or the plan does not know the block.
+@blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
+sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
+SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
+without a plan), while it writes back dirty contents that are in the way, and while streams use the memory
+that a block outside the order takes.
+Since 0.1*/
+    pub fn sh_acquire(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        stream: sh_stream,
+        flags: u32,
+        out_view: *mut sh_view,
+    ) -> sh_status;
+    /**Acquires a set of blocks, all or none. The call begins all loads before it waits for any of them. A block may occur
+more than once. The call holds no view after SH_NOT_READY or an error, loads that were begun go on, and the contents
+of `out_views` are undefined.
+
+- `out_views`: `count` views in the order of `blocks`. Each needs its struct_size.
+@retval SH_OK        All views are held.
+@retval SH_NOT_READY As for sh_acquire(). The errors are those of sh_acquire(), too.
+@blocks As sh_acquire().
+Since 0.1*/
+    pub fn sh_acquire_many(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+        stream: sh_stream,
+        flags: u32,
+        out_views: *mut sh_view,
+    ) -> sh_status;
+    /**Ends one acquire. Work that was queued on `stream` before this call may still use the view. The caller must have
+finished its use if `stream` is SH_STREAM_HOST. The call begins the loads that now have room.
+
+- `stream`: The stream that used the view. The library waits only for work on this stream before it uses the memory
+again. A runtime that cannot tell when the stream's work ends is lost.
+@retval SH_OK                   The view is released.
+@retval SH_ERROR_INVALID_STATE  The block is not held; or the stream captures and the runtime does not. The view
+stays held.
+@retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
+@retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
+@blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
+and when a guest leaves with it: see sh_scope_end().
+Since 0.1*/
+    pub fn sh_release(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        stream: sh_stream,
+    ) -> sh_status;
+    /**Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks
+that the order needs first. It is a hint that may do nothing, and does nothing before there is a plan. The acquire of
+a block returns the error of its load.
+@retval SH_OK                  The hint is taken.
+@retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
+@blocks For memory, as sh_acquire().
+Since 0.1*/
+    pub fn sh_prefetch(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This call is for
+verification and for debugging. The contents of `buffer` are undefined after an error.
+
+- `offset`: Offset of the bytes in the block.
+
+- `bytes`: Number of bytes, and size of `buffer`.
+@retval SH_OK                     The bytes are copied.
+@retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.
+@retval SH_ERROR_INVALID_ARGUMENT The range is not inside the block.
+@retval SH_ERROR_BACKEND          The driver failed. It may still write to `buffer` until the device is synchronized.
+@blocks Until the bytes are copied.
+Since 0.1*/
+    pub fn sh_read_block(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        stream: sh_stream,
+        offset: u64,
+        buffer: *mut ::core::ffi::c_void,
+        bytes: u64,
+    ) -> sh_status;
+    /**Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
+device. Packed tensors are unpacked on the host for that, and their checksums compared. This call is for verification
+and for debugging: it brings all bytes back over the link, and takes a few MiB of host memory. Bytes without a
+segment are not compared. The source of a segment that SH_BLOCK_PACK has copied is the library's copy.
+
+The call holds a view of its own, also if the caller releases its view meanwhile. Until the call returns, the views
+of the block count as held for all other calls, but sh_unregister_blocks() and updates of the sources wait for it.
+The engine must not change the block meanwhile, nor its sources outside an update.
+
+- `stream`: The stream whose queued work is waited for, or SH_STREAM_HOST. It need not be that of the acquire.
+@retval SH_OK                  All bytes are equal.
+@retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the offset of the first byte that differs,
+and both values.
+@retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
+@retval SH_ERROR_CALLBACK      The callback of a source failed.
+@retval SH_ERROR_INVALID_STATE The block is not held, has changes that were not written back, or is being updated;
+the block, or one that shares its pages, was invalidated or not loaded whole; a
+capture is under way, or the stream captures.
+@retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
+contents.
+@retval SH_ERROR_BACKEND       The driver failed.
+@blocks Until the bytes are compared. Other calls go on meanwhile.
+Since 0.2*/
+    pub fn sh_verify_block(
+        runtime: *mut sh_runtime,
+        block: sh_block,
+        stream: sh_stream,
+    ) -> sh_status;
+    /**Makes the runtime forget a stream that is destroyed before the step ends. The call waits for the work that was queued
+on the stream before its last release. Streams that the runtime has not seen are ignored.
+@retval SH_OK            The stream may be destroyed.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Until the work has ended.
+Since 0.1*/
+    pub fn sh_stream_forget(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
+    /**Registers a set, as sh_register_blocks() registers blocks.
+
+- `members`: `count` descriptions of the same size in bytes. SH_BLOCK_UNORDERED and SH_BLOCK_WHOLE are implied.
+
+- `out_blocks`: `count` ids, in the order of `members`. A member's number is its place in this order. The ids are
+valid until sh_set_destroy(), or until sh_unregister_blocks() of the member.
+@retval SH_OK                     The set is registered.
+@retval SH_ERROR_INVALID_ARGUMENT A description or an option is wrong. The text names it.
+@retval SH_ERROR_SOURCE           As for sh_register_blocks().
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks As sh_register_blocks().
+Since 0.2*/
+    pub fn sh_set_create(
+        runtime: *mut sh_runtime,
+        options: *const sh_set_options,
+        members: *const sh_block_desc,
+        count: u64,
+        out_blocks: *mut sh_block,
+        out_set: *mut sh_set,
+    ) -> sh_status;
+    /**Unregisters a set and its members, as sh_unregister_blocks() does.
+@retval SH_OK                   The set does not exist any more.
+@retval SH_ERROR_INVALID_STATE  A view of a member is held, or a capture is under way. Nothing has changed.
+@retval SH_ERROR_INVALID_HANDLE There is no such set.
+@retval SH_ERROR_BACKEND        The driver failed.
+@blocks As sh_unregister_blocks().
+Since 0.2*/
+    pub fn sh_set_destroy(runtime: *mut sh_runtime, set: sh_set) -> sh_status;
+    /**Tells what a set has, and how well it served.
+@retval SH_OK                   It is written.
+@retval SH_ERROR_INVALID_HANDLE There is no such set. So for the calls below.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_set_get_info(
+        runtime: *mut sh_runtime,
+        set: sh_set,
+        out_info: *mut sh_set_info,
+    ) -> sh_status;
+    /**Acquires members, all or none, as sh_acquire_many() does. No member of the call takes the slot of another one, and
+memory that a stream still reads is not overwritten. The pool of a device without SH_DEVICE_FIXED_ADDRESSES moves
+when its size changes, which it does not while a view is held.
+
+- `members`: `count` numbers. A number may occur more than once, and needs as many releases.
+
+- `out_pool`: The pool: the address of slot 0, the bytes of all slots, and SH_VIEW_HIT if no load was begun. Its
+serial has no meaning. Needs its struct_size.
+
+- `out_slots`: `count` slots, in the order of `members`: member k lies at address + slot * sh_set_info.stride.
+@retval SH_OK                     The members are held.
+@retval SH_NOT_READY              As for sh_acquire().
+@retval SH_ERROR_INVALID_ARGUMENT A number is not one of a member.
+@retval SH_ERROR_BUDGET           The pool has fewer slots than the call has members. The text says how many there
+are, and how much memory would do. Use so many at once.
+@retval SH_ERROR_HELD             Other views hold the slots that the call needs. The errors are those of
+sh_acquire(), too.
+@blocks As sh_acquire(), but never for streams that use the slots.
+Since 0.2*/
+    pub fn sh_acquire_members(
+        runtime: *mut sh_runtime,
+        set: sh_set,
+        members: *const u32,
+        count: u64,
+        stream: sh_stream,
+        flags: u32,
+        out_pool: *mut sh_view,
+        out_slots: *mut u32,
+    ) -> sh_status;
+    /**Ends as many acquires, as sh_release() does. It releases none if one of them is not held.
+@retval SH_OK                     All are released.
+@retval SH_ERROR_INVALID_ARGUMENT A number is not one of a member.
+@retval SH_ERROR_INVALID_STATE    A member is not held as often, and all stay held; or the stream captures.
+@blocks As sh_release().
+Since 0.2*/
+    pub fn sh_release_members(
+        runtime: *mut sh_runtime,
+        set: sh_set,
+        members: *const u32,
+        count: u64,
+        stream: sh_stream,
+    ) -> sh_status;
+    /**Begins to load members that a call will probably use, the most probable ones first. A guess takes the slot of a
+member only if that one is less probable to be used soon, and never that of a held one. It is a hint, as
+sh_prefetch() is.
+
+- `chances`: How probable the use of each member is, from 0 to 1. NULL: 1 for all.
+@retval SH_OK                     The hint is taken.
+@retval SH_ERROR_INVALID_ARGUMENT A number is not one of a member, or a chance is not from 0 to 1.
+@blocks Never for streams. For memory as sh_acquire().
+Since 0.2*/
+    pub fn sh_prefetch_members(
+        runtime: *mut sh_runtime,
+        set: sh_set,
+        members: *const u32,
+        chances: *const f32,
+        count: u64,
+    ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations share chunks of 2 to 512 MiB with others of the same
 tag, `contents`, flags and format, unless they are large for that. A chunk goes back to the driver when all its
 allocations are freed. Large allocations take whole pages.
@@ -3311,134 +3830,6 @@ Since 0.2*/
         after_resume: sh_after_resume_fn,
         user_data: *mut ::core::ffi::c_void,
         out_scope: *mut *mut sh_scope,
-    ) -> sh_status;
-    /**Creates a runtime without blocks on a device. The runtime keeps the device open.
-
-- `options`: NULL: defaults.
-
-- `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
-@retval SH_OK            The runtime exists.
-@retval SH_ERROR_BACKEND The driver failed.
-@blocks Never, unless other devices bring weights (helpers.h). Then while it opens them and measures their
-links.
-Since 0.1*/
-    pub fn sh_runtime_create(
-        device: *mut sh_device,
-        options: *const sh_runtime_options,
-        out_runtime: *mut *mut sh_runtime,
-    ) -> sh_status;
-    /**Waits for the runtime's copies, frees its device memory and addresses, and destroys the runtime with its blocks.
-Views become invalid. Calls that wait in the runtime on other threads return SH_ERROR_CANCELLED. NULL and destroyed
-runtimes are ignored.
-
-Before this call, the caller
-- calls sh_write_back() for all blocks, because the library does not write dirty blocks back here, or only some of
-them;
-- leaves the graphs that it entered;
-- ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
-
-Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
-as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
-@blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
-runtimes of the device.
-@threads Not from a callback of a runtime on the same device.
-Since 0.1*/
-    pub fn sh_runtime_destroy(runtime: *mut sh_runtime);
-    /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
-meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
-acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
-for launches of graphs, whose streams the caller can synchronize. It does wait for launches that unpack weights.
-@retval SH_OK             All have ended.
-@retval SH_ERROR_SOURCE   A load failed.
-@retval SH_ERROR_CALLBACK A load failed.
-@retval SH_ERROR_BACKEND  The driver failed.
-@blocks Until the copies have ended.
-Since 0.1*/
-    pub fn sh_runtime_synchronize(runtime: *mut sh_runtime) -> sh_status;
-    /**Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
-on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
-
-Blocks of less than two pages share pages with the blocks that were registered right before them, by the same call or
-by earlier calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together,
-so register them in their order of use. Unordered blocks of less than a page share pages with each other only. The
-blocks that share pages with a block cannot be loaded either between sh_source_update_begin() and
-sh_source_update_end() of that block. Blocks that are registered in a step become part of the plan with the next
-step.
-
-- `out_blocks`: `count` ids, in the order of `descs`.
-@retval SH_OK                     The blocks are registered.
-@retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
-@retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
-@retval SH_ERROR_BACKEND          The driver failed.
-@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (on up to 32 threads: 16
-shared processors packed about 3 GB a second), and while it reads the index of a packed tensor, or all of a
-packed tensor in pinned memory. Other calls go on while it packs.
-Since 0.1*/
-    pub fn sh_register_blocks(
-        runtime: *mut sh_runtime,
-        descs: *const sh_block_desc,
-        count: u64,
-        out_blocks: *mut sh_block,
-    ) -> sh_status;
-    /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
-on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
-return.
-@retval SH_OK                  The blocks are unregistered.
-@retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
-@retval SH_ERROR_BACKEND       The driver failed.
-@blocks Until the loads, the write-backs and the work have ended.
-Since 0.1*/
-    pub fn sh_unregister_blocks(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Reads the state of a block. The runtime may be lost.
-@retval SH_OK The state is written.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_block_get_state(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        out_state: *mut sh_block_state,
-    ) -> sh_status;
-    /**Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
-The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
-the first step, and again when the order changes, if this call is not made or `count` is 0. Blocks that do not occur
-are treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
-views, or with sh_plan().
-
-- `uses`: Copied.
-@retval SH_OK                     The order is set.
-@retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_set_schedule(
-        runtime: *mut sh_runtime,
-        uses: *const sh_use,
-        count: u64,
-    ) -> sh_status;
-    /**Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
-in a step, or else when the next step begins. A runtime also plans by itself when it must. Use this call to get the
-figures, or to plan before the first step. sh_block_get_state() then tells which part of each block stays and which
-part streams.
-
-- `options`: NULL: defaults.
-
-- `out_info`: May be NULL.
-@retval SH_OK                  The plan is made.
-@retval SH_ERROR_BUDGET        No plan fits. The text names the smallest budget and the block that needs the
-most of it.
-@retval SH_ERROR_INVALID_STATE No order is known yet, or the runtime is released: see sh_pause(). Or views are
-held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
-@retval SH_ERROR_BUSY          Other runtimes still hold part of this runtime's share: see sh_step_begin().
-@retval SH_ERROR_BACKEND       The driver failed.
-@blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
-Since 0.1*/
-    pub fn sh_plan(
-        runtime: *mut sh_runtime,
-        options: *const sh_plan_options,
-        out_info: *mut sh_plan_info,
     ) -> sh_status;
     /**Divides a block into parts of nearly equal size, and registers each part as a block of its own, all or none. The
 parts have device addresses of their own, and are acquired, released and unregistered like other blocks. Only the
@@ -3816,201 +4207,6 @@ later call tries again.
 @blocks Until copies out of these buffers have ended, and while the system unpins the memory.
 Since 0.2*/
     pub fn sh_spiller_trim(spiller: *mut sh_spiller, out_bytes: *mut u64) -> sh_status;
-    /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
-another order, other blocks that the engine changes). The old plan stays until a step begins without held views. No
-step is under way after an error.
-
-Steps may be told apart by kind: "prefill" or "decode", for example. Steps of one kind use the same blocks in the
-same order, as a rule, and compute about as long. Kinds that alternate get one plan, and each kind has an order of
-its own. The runtime also tells kinds with other orders apart by itself, but does so sooner if the engine names
-them. It keeps eight kinds. Another one takes the place of the kind that was used least recently.
-
-- `kind`: The name of the kind, of 1 to 63 bytes, which is copied. NULL: none. @experimental
-@retval SH_OK                     The step is under way.
-@retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
-@retval SH_ERROR_INVALID_STATE    A step or a capture of the runtime is under way, or the runtime is released:
-see sh_pause().
-@retval SH_ERROR_BUDGET           No plan fits into the runtime's share.
-@retval SH_ERROR_BUSY             Other runtimes still hold part of the share. They give it up when their steps
-end and their views are released. A runtime whose plan is held by a graph gives
-it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
-@retval SH_ERROR_BACKEND          The driver failed now, or earlier work failed: see sh_acquire().
-@blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
-Since 0.1*/
-    pub fn sh_step_begin(
-        runtime: *mut sh_runtime,
-        kind: *const ::core::ffi::c_char,
-    ) -> sh_status;
-    /**Lists the kinds of step that a runtime knows: at most eight, those that came lately.
-
-- `infos`: The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
-`capacity` is 0.
-
-- `out_count`: The number of kinds, which may be more than `capacity`.
-@retval SH_OK The list is written.
-@blocks Never.
-@experimental
-Since 0.2*/
-    pub fn sh_kind_list(
-        runtime: *mut sh_runtime,
-        infos: *mut sh_kind_info,
-        capacity: u64,
-        out_count: *mut u64,
-    ) -> sh_status;
-    /**Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
-step go on.
-@retval SH_OK                   The step has ended.
-@retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
-@retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
-@retval SH_ERROR_IO             The file of sh_telemetry_start() could not be written. The step has ended.
-@retval SH_ERROR_BACKEND        The driver failed. The step has ended.
-@blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
-sh_telemetry_start().
-Since 0.1*/
-    pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
-    /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. Acquires may come in
-any order, even outside a step. A block may be held several times and on several streams. Each acquire needs one
-release. Other threads may release views while this call waits. The call never waits for a view to be released.
-
-
-- `stream`: The stream that will use the view. sh_release() gets the same stream, which the library does not
-check. Some backends check the stream late, or not at all.
-
-- `flags`: 0 or SH_ACQUIRE_NO_WAIT.
-
-- `out_view`: Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
-@retval SH_OK                  The view is held.
-@retval SH_NOT_READY           The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
-@retval SH_ERROR_HELD          A view holds the pages that the block needs. The text names its block. See
-sh_runtime_options.max_held and sh_invalidate_blocks().
-@retval SH_ERROR_SOURCE        The load or an earlier prefetch failed. The next acquire tries the load again.
-@retval SH_ERROR_CALLBACK      The load failed. The next acquire tries it again.
-@retval SH_ERROR_BACKEND       The load failed, and the next acquire tries it again. Or earlier work of the
-runtime failed: a write-back, or another device that brings weights. The call
-returns such an error once, for any block.
-@retval SH_ERROR_INVALID_STATE The block's source is being updated; a graph has been entered and the block
-streams, or is packed, must be loaded, and the graph unpacks weights; the
-stream captures and the runtime does not; or the runtime is released: see
-sh_pause().
-@retval SH_ERROR_BUSY          The call plans, and other runtimes still hold part of the share: see
-sh_step_begin(), whose SH_ERROR_BUDGET is possible, too.
-@retval SH_ERROR_UNSUPPORTED   In a capture: the block's source is not pinned, or is packed and the plan does
-not let the device unpack, or the plan does not know the block.
-@blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
-sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
-SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
-without a plan), while it writes back dirty contents that are in the way, and while streams use the memory
-that a block outside the order takes.
-Since 0.1*/
-    pub fn sh_acquire(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        stream: sh_stream,
-        flags: u32,
-        out_view: *mut sh_view,
-    ) -> sh_status;
-    /**Acquires a set of blocks, all or none. The call begins all loads before it waits for any of them. A block may occur
-more than once. The call holds no view after SH_NOT_READY or an error, loads that were begun go on, and the contents
-of `out_views` are undefined.
-
-- `out_views`: `count` views in the order of `blocks`. Each needs its struct_size.
-@retval SH_OK        All views are held.
-@retval SH_NOT_READY As for sh_acquire(). The errors are those of sh_acquire(), too.
-@blocks As sh_acquire().
-Since 0.1*/
-    pub fn sh_acquire_many(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-        stream: sh_stream,
-        flags: u32,
-        out_views: *mut sh_view,
-    ) -> sh_status;
-    /**Ends one acquire. Work that was queued on `stream` before this call may still use the view. The caller must have
-finished its use if `stream` is SH_STREAM_HOST. The call begins the loads that now have room.
-
-- `stream`: The stream that used the view. The library waits only for work on this stream before it uses the memory
-again. A runtime that cannot tell when the stream's work ends is lost.
-@retval SH_OK                   The view is released.
-@retval SH_ERROR_INVALID_STATE  The block is not held; or the stream captures and the runtime does not. The view
-stays held.
-@retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
-@retval SH_ERROR_BACKEND        The driver failed, or earlier work failed: see sh_acquire(). The view is released.
-@blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
-and when a guest leaves with it: see sh_scope_end().
-Since 0.1*/
-    pub fn sh_release(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        stream: sh_stream,
-    ) -> sh_status;
-    /**Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks
-that the order needs first. It is a hint that may do nothing, and does nothing before there is a plan. The acquire of
-a block returns the error of its load.
-@retval SH_OK                  The hint is taken.
-@retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
-@blocks For memory, as sh_acquire().
-Since 0.1*/
-    pub fn sh_prefetch(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This call is for
-verification and for debugging. The contents of `buffer` are undefined after an error.
-
-- `offset`: Offset of the bytes in the block.
-
-- `bytes`: Number of bytes, and size of `buffer`.
-@retval SH_OK                     The bytes are copied.
-@retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.
-@retval SH_ERROR_INVALID_ARGUMENT The range is not inside the block.
-@retval SH_ERROR_BACKEND          The driver failed. It may still write to `buffer` until the device is synchronized.
-@blocks Until the bytes are copied.
-Since 0.1*/
-    pub fn sh_read_block(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        stream: sh_stream,
-        offset: u64,
-        buffer: *mut ::core::ffi::c_void,
-        bytes: u64,
-    ) -> sh_status;
-    /**Reads the sources of a held block again, on the calling thread, and compares them with the block's bytes on the
-device. Packed tensors are unpacked on the host for that, and their checksums compared. This call is for verification
-and for debugging: it brings all bytes back over the link, and takes a few MiB of host memory. Bytes without a
-segment are not compared. The source of a segment that SH_BLOCK_PACK has copied is the library's copy.
-
-The call holds a view of its own, also if the caller releases its view meanwhile. Until the call returns, the views
-of the block count as held for all other calls, but sh_unregister_blocks() and updates of the sources wait for it.
-The engine must not change the block meanwhile, nor its sources outside an update.
-
-- `stream`: The stream whose queued work is waited for, or SH_STREAM_HOST. It need not be that of the acquire.
-@retval SH_OK                  All bytes are equal.
-@retval SH_ERROR_CHECKSUM      A byte differs. The text names the block, the offset of the first byte that differs,
-and both values.
-@retval SH_ERROR_SOURCE        A source cannot be read, or a packed tensor is damaged.
-@retval SH_ERROR_CALLBACK      The callback of a source failed.
-@retval SH_ERROR_INVALID_STATE The block is not held, has changes that were not written back, or is being updated;
-the block, or one that shares its pages, was invalidated or not loaded whole; a
-capture is under way, or the stream captures.
-@retval SH_ERROR_UNSUPPORTED   The block has an on_load, which may change what is loaded, or the device has no
-contents.
-@retval SH_ERROR_BACKEND       The driver failed.
-@blocks Until the bytes are compared. Other calls go on meanwhile.
-Since 0.2*/
-    pub fn sh_verify_block(
-        runtime: *mut sh_runtime,
-        block: sh_block,
-        stream: sh_stream,
-    ) -> sh_status;
-    /**Makes the runtime forget a stream that is destroyed before the step ends. The call waits for the work that was queued
-on the stream before its last release. Streams that the runtime has not seen are ignored.
-@retval SH_OK            The stream may be destroyed.
-@retval SH_ERROR_BACKEND The driver failed.
-@blocks Until the work has ended.
-Since 0.1*/
-    pub fn sh_stream_forget(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
     /**Reads the counters. The runtime may be lost.
 @retval SH_OK The counters are written.
 @blocks Never.

@@ -56,6 +56,40 @@
 //! }
 //! ```
 //!
+//! A runtime is not dropped while members of a set of it are held. They may outlive the value that names the set.
+//! ```
+//! # use libstagehand::*;
+//! fn once(runtime: Runtime, experts: Vec<BlockDesc>) -> Result<()> {
+//!     let members = runtime.register_set(experts, &SetOptions::default())?.acquire(&[0], Stream::host())?;
+//!     drop(members);
+//!     drop(runtime);
+//!     Ok(())
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn once(runtime: Runtime, experts: Vec<BlockDesc>) -> Result<()> {
+//!     let members = runtime.register_set(experts, &SetOptions::default())?.acquire(&[0], Stream::host())?;
+//!     drop(runtime);
+//!     drop(members);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The bytes of members do not outlive their release.
+//! ```
+//! # use libstagehand::*;
+//! fn first(members: Members<'_>) -> Option<u8> {
+//!     members.bytes(0).map(|bytes| bytes[0])
+//! }
+//! ```
+//! ```compile_fail,E0515
+//! # use libstagehand::*;
+//! fn all<'a>(members: Members<'a>) -> Option<&'a [u8]> {
+//!     members.bytes(0)
+//! }
+//! ```
+//!
 //! A runtime is not dropped while a graph of it lives.
 //! ```
 //! # use libstagehand::*;
@@ -276,6 +310,8 @@
 //! on_any_thread::<PinnedMemory>();
 //! on_any_thread::<View<'static>>();
 //! on_any_thread::<Views<'static>>();
+//! on_any_thread::<MemberSet<'static>>();
+//! on_any_thread::<Members<'static>>();
 //! on_any_thread::<Step<'static>>();
 //! on_any_thread::<Scope<'static>>();
 //! on_any_thread::<SourceUpdate<'static>>();

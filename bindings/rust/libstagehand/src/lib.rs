@@ -7,6 +7,7 @@ mod control;
 mod device;
 mod error;
 mod graph;
+mod members;
 mod memory;
 mod occupancy;
 mod process;
@@ -29,6 +30,7 @@ pub use control::{Control, ControlOptions};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, HostNode, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
+pub use members::{MemberSet, Members, SetInfo, SetOptions};
 pub use memory::PinnedMemory;
 pub use occupancy::{
     AllocOptions, Allocation, Contents, MemoryRange, OccupancyChange, OccupancyInfo, PauseCallbacks, PauseOptions,

@@ -178,7 +178,7 @@ impl Runtime {
                 ids.as_mut_ptr().cast(),
             )
         })?;
-        lock(&self.blocks).extend(ids.iter().copied().zip(prepared.kept));
+        self.keep_sources(&ids, prepared.kept);
         Ok(ids)
     }
 
@@ -231,12 +231,22 @@ impl Runtime {
     pub fn unregister_blocks(&self, blocks: &[Block]) -> Result<()> {
         // SAFETY: the pointer and the count describe `blocks`.
         check(unsafe { sys::sh_unregister_blocks(self.raw, raw_blocks(blocks), blocks.len() as u64) })?;
+        self.drop_sources(blocks);
+        Ok(())
+    }
+
+    /// Keeps alive what blocks need that were just registered.
+    pub(crate) fn keep_sources(&self, blocks: &[Block], kept: Vec<Kept>) {
+        lock(&self.blocks).extend(blocks.iter().copied().zip(kept));
+    }
+
+    /// Drops what blocks needed that were just unregistered.
+    pub(crate) fn drop_sources(&self, blocks: &[Block]) {
         let mut kept = lock(&self.blocks);
         let dropped: Vec<Option<Kept>> = blocks.iter().map(|block| kept.remove(block)).collect();
         drop(kept);
         // The lock is not held here, because the drop of a source may run any code of the user.
         drop(dropped);
-        Ok(())
     }
 
     /// Reads the state of a block. This also works in a lost runtime.

@@ -1,5 +1,6 @@
 //! Streaming: the calls of an engine's step. A step is one pass over the model, or a forward and a backward pass.
 
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use libstagehand_sys as sys;
@@ -180,15 +181,27 @@ impl Runtime {
     /// Returns the bytes behind a view that is held, if the host can read them and the acquire has waited for them.
     #[inline]
     pub(crate) fn bytes_of<'a>(&self, stream: &Stream, view: &'a sys::sh_view) -> Option<&'a [u8]> {
+        self.bytes_at(stream, view.address, view.bytes, view)
+    }
+
+    /// Returns bytes that were acquired, as [`bytes_of`](Runtime::bytes_of). `_held` is what holds them.
+    #[inline]
+    pub(crate) fn bytes_at<'a, Held>(
+        &self,
+        stream: &Stream,
+        address: *const c_void,
+        bytes: u64,
+        _held: &'a Held,
+    ) -> Option<&'a [u8]> {
         if !self.host_addressable || stream.as_raw() != sys::SH_STREAM_HOST {
             return None;
         }
-        if view.bytes == 0 {
+        if bytes == 0 {
             return Some(&[]);
         }
         // SAFETY: the device has contents that the host can address. The bytes are there and do not change until the
-        // release, and the release needs the view.
-        Some(unsafe { std::slice::from_raw_parts(view.address.cast(), view.bytes as usize) })
+        // release, and the release needs what holds them.
+        Some(unsafe { std::slice::from_raw_parts(address.cast(), bytes as usize) })
     }
 }
 

@@ -14,6 +14,7 @@ enum Held<'a> {
     Step(Step<'a>),
     SpillStep(SpillStep<'a>),
     View(View<'a>),
+    Members(Members<'a>),
     Update(SourceUpdate<'a>),
     Scope(Scope<'a>),
 }
@@ -26,6 +27,7 @@ struct World<'a> {
     released: HashMap<String, TicketId>,
     allocations: HashMap<String, Allocation>,
     blocks: HashMap<String, Block>,
+    sets: HashMap<String, MemberSet<'a>>,
 }
 
 /// What others borrow. It lives longer than the world.
@@ -65,6 +67,21 @@ fn desc(fields: &Value) -> BlockDesc {
         desc = desc.name(name);
     }
     if fields["flags"] == "SH_BLOCK_MUTABLE" { desc.mutable() } else { desc }
+}
+
+fn set_options(fields: &Value) -> SetOptions {
+    SetOptions {
+        call_members: number(&fields["call_members"]),
+        group_members: number(&fields["group_members"]),
+        slots: number(&fields["slots"]),
+        stride: number(&fields["stride"]),
+        name: fields["name"].as_str().map(str::to_owned),
+    }
+}
+
+/// Numbers of members.
+fn numbers(values: &Value) -> Vec<u32> {
+    list(values).iter().map(|value| u32::try_from(number(value)).unwrap()).collect()
 }
 
 fn device_options(fields: &Value) -> DeviceOptions {
@@ -138,6 +155,7 @@ impl<'a> World<'a> {
             Held::Step(step) => step.end(),
             Held::SpillStep(step) => step.end(),
             Held::View(view) => view.release(),
+            Held::Members(members) => members.release(),
             Held::Update(update) => update.end(),
             Held::Scope(scope) => scope.end(),
         }
@@ -182,6 +200,10 @@ impl<'a> World<'a> {
                 self.held.insert(of_block("view", &call[2]), Held::View(view));
             }
             "sh_acquire_many" => drop(runtime().acquire_many(&self.blocks(&call[2]), stream(&call[4]))?),
+            "sh_acquire_members" => {
+                let members = self.sets[text(&call[2])].acquire(&numbers(&call[3]), stream(&call[5]))?;
+                self.held.insert(of_block("members", &call[2]), Held::Members(members));
+            }
             "sh_alloc" => {
                 let contents = if call[3]["contents"].is_null() { Contents::Default } else { Contents::Drop };
                 let options = AllocOptions { tag: call[3]["tag"].as_str(), contents, ..Default::default() };
@@ -230,6 +252,11 @@ impl<'a> World<'a> {
                 runtime().plan_with(&options)?;
             }
             "sh_prefetch" => runtime().prefetch(&self.blocks(&call[2]))?,
+            "sh_prefetch_members" => {
+                let chance = |value: &Value| value.as_f64().unwrap() as f32;
+                let chances = call[4].as_array().map(|all| all.iter().map(chance).collect::<Vec<_>>());
+                self.sets[text(&call[2])].prefetch(&numbers(&call[3]), chances.as_deref())?;
+            }
             "sh_prefetch_spilled" => {
                 let pair = |(ticket, to)| (self.ticket(ticket), address(to));
                 let pairs: Vec<_> = list(&call[2]).iter().zip(list(&call[3])).map(pair).collect();
@@ -249,6 +276,7 @@ impl<'a> World<'a> {
                 runtime().register_parts(desc(&call[2]), number(&call[3]["unit_bytes"]), PartLimits::default())?;
             }
             "sh_release" => self.end(of_block("view", &call[2]))?,
+            "sh_release_members" => self.end(of_block("members", &call[2]))?,
             "sh_reserve" => drop(runtime().reserve(number(&call[2]), Priority::Primary)?),
             "sh_restore" => {
                 let (ticket, to) = (self.ticket(&call[2]), address(&call[3]));
@@ -259,6 +287,15 @@ impl<'a> World<'a> {
                 let tags: Option<Vec<&str>> = call[2]["tags"].as_array().map(|tags| tags.iter().map(text).collect());
                 device.resume(&ResumeOptions { tags: tags.as_deref(), ..Default::default() })?;
             }
+            "sh_set_create" => {
+                let made = runtime().register_set(list(&call[3]).iter().map(desc), &set_options(&call[2]))?;
+                if let Some(name) = call[5].as_str() {
+                    self.blocks.insert(name.to_owned(), made.blocks()[0]);
+                }
+                self.sets.insert(last, made);
+            }
+            "sh_set_destroy" => self.sets[text(&call[2])].unregister()?,
+            "sh_set_get_info" => drop(self.sets[text(&call[2])].info()?),
             "sh_set_log" => set_log(LogLevel(i32::try_from(number(&call[1])).unwrap()), |_, _| ())?,
             "sh_set_schedule" => {
                 let one = |one: &Value| Use::from(self.block(&one["block"]));
