@@ -120,7 +120,8 @@ private:
     }
     void protect(uint32_t member) {
         sh_scope* scope = nullptr;
-        if (sh_protect_blocks(runtime_, &blocks_[member], 1, &scope) == SH_OK) EXPECT_SUCCEEDS(sh_scope_end(scope));
+        if (sh_protect_blocks(runtime_, &blocks_[member], 1, &scope)) return;
+        EXPECT_SUCCEEDS(sh_scope_end(scope));
     }
     void use(std::span<const uint32_t> members, sh_stream stream) {
         uint32_t slots[kMostUsed];

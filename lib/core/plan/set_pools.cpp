@@ -100,12 +100,13 @@ Status SetPools::too_few(const Unit& pool, std::span<const uint32_t> members, St
     std::ranges::sort(distinct);
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     if (distinct.size() <= set.cache.slots()) return held;
-    const std::string name = memory_.registry.name_of(pool);
-    return Status(SH_ERROR_BUDGET, "a call needs " + std::to_string(distinct.size()) + " members of " + name +
-                                       " at once, but its pool has " + std::to_string(set.cache.slots()) +
-                                       " slots: use fewer at once, or give the runtime " +
-                                       exact_size_text((distinct.size() - set.cache.slots()) * set.stride) +
-                                       " more, and tell sh_set_options.call_members");
+    const std::string more = exact_size_text((distinct.size() - set.cache.slots()) * set.stride) +
+                             " more, and tell sh_set_options.call_members";
+    return Status(SH_ERROR_BUDGET, "a call needs " + std::to_string(distinct.size()) + " members of " +
+                                       memory_.registry.name_of(pool) + " at once, but its pool has " +
+                                       std::to_string(set.cache.slots()) + " slots: use fewer at once, or " +
+                                       (distinct.size() > pool.bytes / set.stride ? "create the set with more slots"
+                                                                                  : "give the runtime " + more));
 }
 
 SetPools::Call::Call(SetPools& pools, const Unit& pool, std::span<const uint32_t> members)

@@ -212,6 +212,14 @@ TEST(Sets, a_call_that_is_larger_than_the_pool_is_told_what_would_do) {
     SUCCEEDS(experts.use({4, 0}));
 }
 
+TEST(Sets, a_set_may_have_fewer_slots_than_there_is_memory_for) {
+    TestDevice device(room_for(6));
+    Experts experts(device, {.slots = 4});
+    SUCCEEDS(experts.use({0, 1, 2, 3}));
+    EXPECT_EQ(experts.info().slots, 4u);
+    EXPECT_REFUSED(experts.acquire({0, 1, 2, 3, 4}), SH_ERROR_BUDGET, "create the set with more slots");
+}
+
 TEST(Sets, other_views_may_hold_the_slots) {
     TestDevice device(room_for(3));
     Experts experts(device);
