@@ -68,7 +68,12 @@ class Layer:
         self.first = 0  # the number of its first expert in the pool's set
 
     def _part(self, place: Place) -> int:
-        return place.original.numel() * place.original.element_size() // self.count
+        return int(place.original.nbytes) // self.count
+
+    def set_count(self, count: int) -> None:
+        """Tells the module how many experts its tensors have."""
+        module: Any = self.module
+        module.num_experts = count
 
     def shape(self) -> tuple[Any, ...]:
         """What the layers of one pool have in common."""
@@ -204,7 +209,7 @@ class ExpertHooks(UnitHooks):
         self.held.append(members)
         for place, tensor in zip(layer.places, layer.pool.tensors(members, layer)):
             place.put(tensor)
-        layer.module.num_experts = members.bytes // layer.pool.set.stride
+        layer.set_count(members.bytes // layer.pool.set.stride)
         running.frames.append((self, True, False))
         holding.modules += 1
         holding.unguard()
@@ -215,7 +220,7 @@ class ExpertHooks(UnitHooks):
         if held:
             for place in self.layer.places:
                 place.put_on_device()
-            self.layer.module.num_experts = self.layer.count
+            self.layer.set_count(self.layer.count)
         for members in held:
             members.release()
 
@@ -247,7 +252,7 @@ class _EnterExperts(Hook):
 
 def _chosen(layer: Layer, routes: torch.Tensor) -> torch.Tensor:
     """The experts that any token uses. Waits for the router."""
-    chosen = torch.unique(routes.cpu())
+    chosen: torch.Tensor = torch.unique(routes.cpu())
     if chosen.is_floating_point() or int(chosen[0]) < 0 or int(chosen[-1]) >= layer.count:
         wrong = chosen[(chosen < 0) | (chosen >= layer.count)]
         raise IndexError(
