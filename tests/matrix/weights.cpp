@@ -134,7 +134,13 @@ void Weights::use_members(const std::vector<uint32_t>& members, sh_stream stream
         view.address = static_cast<char*>(pool.address) + slots[i] * info.stride;
         compare(members[i], view, stream);
     }
-    for (const uint32_t member : members) release(member, stream);
+    const sh_status status = CALL(sh_release_members, runtime_, set_, members.data(), members.size(), stream);
+    if (run_.once("sh_release_members", status)) return;
+    for (const uint32_t member : members) {  // those that the failure has left held
+        auto state = sh_sized<sh_block_state>();
+        TRY(run_, sh_block_get_state, runtime_, ids_[member], &state);
+        if (state.held) release(member, stream);
+    }
 }
 
 // A release that returns an error may or may not have released the view.
