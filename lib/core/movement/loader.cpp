@@ -339,6 +339,13 @@ bool Loader::settle(Unit& unit, Status* failure) {
     return true;
 }
 
+void Loader::leave(Unit& unit) {
+    Status failure;  // of a load whose bytes nobody has
+    if (!unit.load() || settle(unit, &failure)) return;
+    if (unit.load()->issued) broken_off_++;
+    give(unit);
+}
+
 void Loader::settle_all() {
     for (const auto& load : loads_.all()) {
         Unit& unit = registry_.unit(load->unit);
