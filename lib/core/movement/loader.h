@@ -67,8 +67,8 @@ public:
     // Drops an issued load if it has finished. Returns true if no load is left.
     bool settle(Unit& unit, Status* failure);
 
-    // Nobody wants the bytes of the unit's issued load any more. A load that is still under way counts as broken off: it
-    // reads the sources.
+    // Nobody wants the bytes of the unit's issued load any more. A load that is still under way counts as broken off,
+    // because it reads the sources.
     void leave(Unit& unit);
 
     // Finds out which issued loads have finished, for the trace.
