@@ -49,7 +49,7 @@ sh_status sh_set_get_info(sh_runtime* runtime, sh_set set, sh_set_info* out_info
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return fill_struct(out_info, "out_info",
-                           [&](sh_set_info* info) { return at.runtime->describe_set(set, info); });
+                           [&](sh_set_info* info) { return at.runtime->blocks().describe_set(set, info); });
     });
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/no_throw.h"
 #include "base/size_text.h"
+#include "core/plan/drop_unit.h"
 #include "policy/division.h"
 
 namespace stagehand::core {
@@ -163,21 +164,9 @@ Status SetPools::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 // The member's slot gets no other member now, so all its uses must have ended.
 Status SetPools::drop_member(Unit& member, std::unique_lock<std::mutex>& lock) {
-    while (member.memory == Memory::unordered && !member.held && !member.bringing) {
-        if (member.load_queued()) {
-            loader_.cancel(member, lock);
-        } else if (!loader_.is_quiet(member)) {
-            SH_TRY(loader_.wait_quiet(member, lock));
-        } else if (memory_.changes.is_changed(member) || !memory_.changes.has_landed(member)) {
-            SH_TRY(write_back_.flush(member, lock));
-        } else if (!memory_.streams.are_over(member.used_streams())) {
-            SH_TRY(memory_.streams.wait(member.used_streams(), lock));
-        } else {
-            memory_.contents.forget_uses(member);
-            leave(set_of(member), member);
-        }
-    }
-    return Status();
+    return drop_unit(
+        member, memory_, loader_, write_back_, lock, [] { return true; },
+        [&] { return leave(set_of(member), member), Status(); });
 }
 
 void SetPools::leave(Set& set, Unit& member) {

@@ -4,6 +4,7 @@
 
 #include "base/no_throw.h"
 #include "base/size_text.h"
+#include "core/plan/drop_unit.h"
 
 namespace stagehand::core {
 namespace {
@@ -80,26 +81,13 @@ Status UnorderedCache::no_room(uint64_t pages) {
                                                : "create the runtime with larger unordered_bytes"));
 }
 
-// The unit's own copies and uses must have ended before it is unmapped. Everything is checked again after the mutex was
-// given up.
 Status UnorderedCache::drop_while(Unit& unit, const std::function<bool()>& may, std::unique_lock<std::mutex>& lock) {
-    while (unit.memory == Memory::unordered && !unit.held && !unit.bringing && may()) {
-        if (unit.load_queued()) {
-            loader_.cancel(unit, lock);
-        } else if (!loader_.is_quiet(unit)) {
-            SH_TRY(loader_.wait_quiet(unit, lock));
-        } else if (memory_.changes.is_changed(unit) || !memory_.changes.has_landed(unit)) {
-            SH_TRY(write_back_.flush(unit, lock));
-        } else if (!memory_.streams.are_over(unit.used_streams())) {
-            SH_TRY(memory_.streams.wait(unit.used_streams(), lock));
-        } else {
-            memory_.contents.forget_uses(unit);
-            SH_TRY(memory_.placement.unmap_whole(unit));
-            worth_.evict(memory_.registry.index_of(unit));
-            used_ -= unit.pages;
-        }
-    }
-    return Status();
+    return drop_unit(unit, memory_, loader_, write_back_, lock, may, [&] {
+        SH_TRY(memory_.placement.unmap_whole(unit));
+        worth_.evict(memory_.registry.index_of(unit));
+        used_ -= unit.pages;
+        return Status();
+    });
 }
 
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {

@@ -193,11 +193,4 @@ Status Access::prefetch_members(sh_set set, std::span<const uint32_t> members, s
     return gate_.capturing() ? Status() : prefetch(*blocks, chances, lock);
 }
 
-Status Access::describe_set(sh_set set, sh_set_info* out) const {
-    const Unit* pool = nullptr;
-    SH_TRY(step_order_.unordered.sets().find(set, &pool));
-    step_order_.unordered.sets().describe(*pool, out);
-    return Status();
-}
-
 }  // namespace stagehand::core

@@ -36,7 +36,6 @@ public:
                            sh_view* out_pool, uint32_t* out_slots, Lock& lock);
     Status release_members(sh_set set, std::span<const uint32_t> members, sh_stream stream);
     Status prefetch_members(sh_set set, std::span<const uint32_t> members, std::span<const float> chances, Lock& lock);
-    Status describe_set(sh_set set, sh_set_info* out) const;
     // Loads the next blocks in the order, as far as the ring has room for them.
     void look_ahead(uint64_t now_ns, bool in_parts = false);
 

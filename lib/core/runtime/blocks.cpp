@@ -266,4 +266,12 @@ Status Blocks::describe(sh_block id, sh_block_state* out) const {
     return Status();
 }
 
+Status Blocks::describe_set(sh_set set, sh_set_info* out) {
+    SH_TRY(gate_.usable());
+    const Unit* pool = nullptr;
+    SH_TRY(step_order_.unordered.sets().find(set, &pool));
+    step_order_.unordered.sets().describe(*pool, out);
+    return Status();
+}
+
 }  // namespace stagehand::core

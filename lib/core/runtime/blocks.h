@@ -44,6 +44,7 @@ public:
     Status replace_sources(sh_block id, std::span<const sh_segment> segments, Lock& lock);
     Status remove(std::span<const sh_block> ids, Lock& lock);
     Status describe(sh_block id, sh_block_state* out) const;
+    Status describe_set(sh_set set, sh_set_info* out);
 
 private:
     uint64_t budget_pages() const;

@@ -209,11 +209,6 @@ Status Runtime::prefetch_members(sh_set set, std::span<const uint32_t> members, 
     return access_.prefetch_members(set, members, chances, lock);
 }
 
-Status Runtime::describe_set(sh_set set, sh_set_info* out) {
-    SH_TRY(gate_.usable());
-    return access_.describe_set(set, out);
-}
-
 Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
     SH_TRY(gate_.usable());
     SH_TRY(gate_.no_capture());

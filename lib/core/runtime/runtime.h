@@ -109,7 +109,6 @@ public:
                            sh_view* out_pool, uint32_t* out_slots, Lock& lock);
     Status release_members(sh_set set, std::span<const uint32_t> members, sh_stream stream, Lock& lock);
     Status prefetch_members(sh_set set, std::span<const uint32_t> members, std::span<const float> chances, Lock& lock);
-    Status describe_set(sh_set set, sh_set_info* out);
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
     Status verify(sh_block id, sh_stream stream, Lock& lock);
 
