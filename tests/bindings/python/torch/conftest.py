@@ -120,11 +120,3 @@ def tokens():
 @pytest.fixture
 def quarter(net):
     return size_of(net) // 4
-
-
-@pytest.fixture
-def delayed():
-    """A device whose copies take a second: so long that a test on a busy machine finds them under way."""
-    with host(backend_options="poison=1;latency=1000000000") as device:
-        yield device
-    gc.collect()
