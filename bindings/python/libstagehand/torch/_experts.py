@@ -18,6 +18,7 @@ from .._members import Members, MemberSet
 from .._runtime import Runtime
 from .._sources import BlockDesc, Segment
 from ._division import Unit
+from ._guesses import Guesses, make_guesses, tell
 from ._hooks import Hook, Running, UnitHooks, _Enter, _Leave
 from ._memory import buffer_of, memory_tensor
 from ._weights import ALIGNMENT, HeldBlock, Place
@@ -66,6 +67,8 @@ class Layer:
         self.bytes = self.offsets.pop()
         self.pool: Pool = None  # type: ignore[assignment]
         self.first = 0  # the number of its first expert in the pool's set
+        self.guesses: Guesses | None = None  # of its experts
+        self.next: Layer | None = None
 
     def _part(self, place: Place) -> int:
         return int(place.original.nbytes) // self.count
@@ -158,7 +161,12 @@ def pool_bytes(units: dict[Unit, list[HeldBlock]]) -> int:
 
 
 def make_hooks(
-    running: Running, units: dict[Unit, list[HeldBlock]], runtime: Runtime, device: torch.device, by_expert: bool
+    running: Running,
+    model: nn.Module,
+    units: dict[Unit, list[HeldBlock]],
+    runtime: Runtime,
+    device: torch.device,
+    by_expert: bool,
 ) -> Iterator[UnitHooks]:
     """Yields the hooks of all units. With `by_expert` the experts of layers are registered as the members of sets:
     layers whose experts have one shape share a pool.
@@ -169,6 +177,8 @@ def make_hooks(
         alike.setdefault(layer.shape(), []).append(layer)
     for same in alike.values():
         Pool(runtime, same, device)
+    places = {id(place.tensor): place for blocks in units.values() for block in blocks for place in block.all_places}
+    running.guesses = make_guesses(model, list(layers.values()), places)
     for unit, blocks in units.items():
         if unit in layers:
             yield ExpertHooks(running, unit, blocks, layers[unit])
@@ -238,10 +248,12 @@ class _EnterExperts(Hook):
         routes = kwargs.get(name, args[place] if place < len(args) else None)
         if torch.is_grad_enabled() or not isinstance(routes, torch.Tensor) or not routes.numel():
             return self.plainly(module, args)
-        chosen = _chosen(hooks.layer, routes)
+        on_host = routes.cpu()  # waits for the router
+        chosen = _chosen(hooks.layer, on_host)
         members = hooks.acquire(chosen)
         if members is None:
             return self.plainly(module, args)
+        tell(hooks.layer, args[0] if args else kwargs.get("hidden_states"), on_host)
         slots = torch.zeros(hooks.layer.count, dtype=routes.dtype)
         slots[chosen] = torch.tensor(members.slots, dtype=routes.dtype)
         routed = slots.to(routes.device)[routes]
@@ -251,8 +263,8 @@ class _EnterExperts(Hook):
 
 
 def _chosen(layer: Layer, routes: torch.Tensor) -> torch.Tensor:
-    """The experts that any token uses. Waits for the router."""
-    chosen: torch.Tensor = torch.unique(routes.cpu())
+    """The experts that any token uses."""
+    chosen: torch.Tensor = torch.unique(routes)
     if chosen.is_floating_point() or int(chosen[0]) < 0 or int(chosen[-1]) >= layer.count:
         wrong = chosen[(chosen < 0) | (chosen >= layer.count)]
         raise IndexError(

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ._division import Unit
+from ._guesses import Guesses
 from ._holding import Holding, refuse_changes
 from ._kinds import StepKinds
 from ._once import once
@@ -48,6 +49,7 @@ class Running:
         # For each module: its hooks, whether they acquired its blocks, and whether they pushed hooks of autograd.
         self.frames: list[tuple[UnitHooks, bool, bool]] = []
         self.with_grad: Callable[[], None] | None = None  # called once, before the first forward with gradients
+        self.guesses: dict[str, Guesses] = {}  # of the experts of layers
 
     def grad_enabled(self) -> bool:
         if not _grad_enabled():

@@ -30,6 +30,7 @@ from ._experts import is_stacked, make_hooks, pool_bytes
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
+from ._guesses import GuessRates
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._host_sources import adopt, make_sources
@@ -72,7 +73,7 @@ from ._weights import (
 Outside: TypeAlias = str | Iterable[str]
 
 
-class Streamed(Closing, Residency, TrainingCalls, Source):
+class Streamed(Closing, Residency, TrainingCalls, GuessRates, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
     :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
@@ -346,7 +347,9 @@ class Streamed(Closing, Residency, TrainingCalls, Source):
             kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
             if kept:
                 self._remove_at_end(*StashHooks(self._holding, kept).attach(module))
-        for hooks in make_hooks(self._running, self._units, self.runtime, self._torch_device, self._by_expert):
+        for hooks in make_hooks(
+            self._running, self.module, self._units, self.runtime, self._torch_device, self._by_expert
+        ):
             self._remove_at_end(*hooks.attach(hooks.unit.module))
         self._remove_at_end(*StepHooks(self._running).attach(self.module))
         self._undo.callback(forget_compiled)
