@@ -123,7 +123,8 @@ class Division:
 
     def _divide(self, module: nn.Module, name: str, is_layer: bool) -> None:
         children = [(child_name, child) for child_name, child in module.named_children() if self._bytes_of(child)]
-        if not children or isinstance(module, _INDIVISIBLE):
+        expert = self._alone(module) and not module._parameters  # a module with experts has them as parameters
+        if not children or expert or isinstance(module, _INDIVISIBLE):
             self._whole(module, name)
             return
         divided = any(map(self._alone, module.modules()))

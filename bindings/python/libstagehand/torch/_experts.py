@@ -1,13 +1,14 @@
 """Experts, one by one: a call of a layer's experts without gradients gets a pool of slots in the place of its tensors,
 and the numbers of slots in the place of those that the router has chosen. So only the experts that tokens use are
-loaded.
+loaded. An expert that is a module of a list is loaded into a slot when it is called.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .._errors import BudgetError
 from .._members import Members, MemberSet
 from .._runtime import Runtime
 from .._sources import BlockDesc, Segment
-from ._division import Unit
+from ._division import Unit, is_called, own_tensors
 from ._guesses import Guesses, make_guesses, tell
 from ._hooks import Hook, Running, UnitHooks, _Enter, _Leave
 from ._memory import buffer_of, memory_tensor
@@ -25,8 +26,12 @@ from ._weights import ALIGNMENT, HeldBlock, Place
 
 # The argument of a forward that has the numbers of the experts of each token, as the models of transformers call it.
 _ROUTES = ("top_k_index", "router_indices", "selected_experts")
+# The name of an expert in a list. Lists of other names may have layers that every call uses.
+_LISTED = re.compile(r"(^|\.)experts\.(expert_)?\d+$")
 # The most experts that a plan has slots for in any case. A call that uses more has them if there is memory.
 _CALL_EXPERTS = 8
+# A grouped product of PyTorch on CUDA takes fewer groups than this, and each slot of a pool is a group.
+_GROUPS = 1024
 
 
 def _route_of(module: nn.Module) -> tuple[int, str] | None:
@@ -36,31 +41,41 @@ def _route_of(module: nn.Module) -> tuple[int, str] | None:
 
 
 def is_stacked(module: nn.Module) -> bool:
-    """Whether a module has the tensors of all its experts, one behind the other, and gets the experts of each token."""
+    """Whether a module has the tensors of all its experts, one behind the other, and gets the experts of each token.
+    Modules in it that it calls, such as a norm, are blocks of their own.
+    """
     count = getattr(module, "num_experts", None)
     tensors = list(module._parameters.values())
     return (
         isinstance(count, int)
         and count > 1
         and bool(tensors)
-        and len(tensors) == sum(1 for _ in module.parameters()) + sum(1 for _ in module.buffers())
+        and not module._buffers
+        and all(map(is_called, module.children()))
         and all(tensor is not None and tensor.dim() > 1 and tensor.size(0) == count for tensor in tensors)
         and _route_of(module) is not None
     )
 
 
+def alone_in(model: nn.Module) -> Callable[[nn.Module], bool]:
+    """Tells the modules of a model that have experts, or are experts of a list."""
+    listed = {module for name, module in model.named_modules() if _LISTED.search(name) and is_called(module)}
+    return lambda module: module in listed or is_stacked(module)
+
+
 class Layer:
-    """The experts of one module."""
+    """The experts of one module: all of a layer if they are stacked, or one of a list."""
 
     def __init__(self, unit: Unit, places: list[Place]) -> None:
         self.unit = unit
         self.name = unit.name
         self.module = unit.module
         self.places = places
-        self.count: int = unit.module.num_experts  # type: ignore[assignment]
-        route = _route_of(unit.module)
-        assert route is not None
-        self.route = route
+        self.stacked = is_stacked(unit.module)
+        self.count: int = unit.module.num_experts if self.stacked else 1  # type: ignore[assignment]
+        self.group = unit.name if self.stacked else unit.name.rpartition(".")[0]
+        self.keys = list(unit.module._parameters)
+        self.route = _route_of(unit.module) if self.stacked else None
         self.offsets = [0]  # of each tensor's part, in a member
         for place in places:
             self.offsets.append(-(-(self.offsets[-1] + self._part(place)) // ALIGNMENT) * ALIGNMENT)
@@ -73,14 +88,20 @@ class Layer:
     def _part(self, place: Place) -> int:
         return int(place.original.nbytes) // self.count
 
+    def is_plain(self) -> bool:
+        """Whether the module reads its tensors themselves. Adapters may put what they compute in their place."""
+        return not self.stacked or all(key in self.module._parameters for key in self.keys)
+
     def set_count(self, count: int) -> None:
         """Tells the module how many experts its tensors have."""
-        module: Any = self.module
-        module.num_experts = count
+        if self.stacked:
+            module: Any = self.module
+            module.num_experts = count
 
     def shape(self) -> tuple[Any, ...]:
         """What the layers of one pool have in common."""
-        return (self.count, *((place.original.dtype, place.original.shape[1:]) for place in self.places))
+        skipped = int(self.stacked)
+        return (self.count, *((place.original.dtype, place.original.shape[skipped:]) for place in self.places))
 
     def describe(self) -> Iterator[BlockDesc]:
         for number in range(self.count):
@@ -89,14 +110,15 @@ class Layer:
                 bytes = self._part(place)
                 begin = place.offset + number * bytes
                 segments.append(Segment(buffer_of(place.weight.host[begin : begin + bytes]), offset))
-            yield BlockDesc(segments, f"{self.name}.{number}", self.bytes)
+            yield BlockDesc(segments, f"{self.name}.{number}" if self.stacked else self.name, self.bytes)
 
 
 class Pool:
-    """The slots of all layers whose experts have one shape."""
+    """The slots of all layers whose experts have one shape. A group has the experts of a layer."""
 
-    def __init__(self, runtime: Runtime, layers: list[Layer], device: torch.device) -> None:
+    def __init__(self, runtime: Runtime, groups: list[list[Layer]], device: torch.device) -> None:
         self._device, self._kind = device, runtime.device.kind
+        layers = [layer for group in groups for layer in group]
         first, at = layers[0], 0
         for layer in layers:
             layer.pool, layer.first = self, at
@@ -104,9 +126,9 @@ class Pool:
         descs = [desc for layer in layers for desc in layer.describe()]
         self.set: MemberSet = runtime.register_set(
             descs,
-            call_members=min(first.count, _CALL_EXPERTS),
-            group_members=first.count,
-            name=first.name,
+            call_members=_call_experts(groups[0]),
+            group_members=_count(groups[0]),
+            name=first.group,
         )
         for layer in layers:
             for place in layer.places:
@@ -115,7 +137,9 @@ class Pool:
         self._memory: torch.Tensor = None  # type: ignore[assignment]
 
     def tensors(self, members: Members, layer: Layer) -> list[torch.Tensor]:
-        """The tensors of a layer over the pool, with as many experts as there are slots."""
+        """The tensors of a layer over the pool, with as many experts as there are slots, or of an expert in a list over
+        its slot.
+        """
         if self._seen != (members.address, members.bytes):
             self._seen = members.address, members.bytes
             self._memory = memory_tensor(members.address, members.bytes, self._device, self._kind)
@@ -123,15 +147,13 @@ class Pool:
         for place, offset in zip(layer.places, layer.offsets):
             like = place.original
             size = like.element_size()
+            at, shape, strides = self._memory.storage_offset() + offset, like.shape, like.stride()
+            if layer.stacked:
+                shape, strides = (members.bytes // stride, *shape[1:]), (stride // size, *strides[1:])
+            else:
+                at += members.slots[0] * stride
             whole = torch.empty(0, dtype=like.dtype, device=self._memory.device)
-            made.append(
-                whole.set_(
-                    self._memory.untyped_storage(),
-                    (self._memory.storage_offset() + offset) // size,
-                    (members.bytes // stride, *like.shape[1:]),
-                    (stride // size, *like.stride()[1:]),
-                )
-            )
+            made.append(whole.set_(self._memory.untyped_storage(), at // size, shape, strides))
         return made
 
 
@@ -139,25 +161,53 @@ def make_layers(units: dict[Unit, list[HeldBlock]]) -> list[Layer]:
     """The layers whose experts are loaded one by one: those whose tensors lie whole and plain in host memory."""
     layers = []
     for unit, blocks in units.items():
-        if not is_stacked(unit.module) or any(block.mutable for block in blocks):
+        stacked = is_stacked(unit.module)
+        if not (stacked or _LISTED.search(unit.name)) or any(block.mutable for block in blocks):
             continue
-        tensors = {id(tensor) for tensor in unit.module._parameters.values()}
-        places = [place for block in blocks for place in block.all_places if id(place.tensor) in tensors]
+        tensors = {id(tensor) for tensor in own_tensors(unit.module)} if stacked else _tensors(unit)
+        places = [place for block in blocks for place in block.all_places]
         plain = all(
             place.original.is_contiguous()
+            and id(place.tensor) in tensors
+            and len(place.weight.users) == 1
             and not place.special
             and not (place.weight.mapped or place.weight.packed or place.weight.unread)
             for place in places
         )
-        if plain and len(places) == len(tensors):
+        if plain and places and (not stacked or len(places) == len(tensors)):
             layers.append(Layer(unit, places))
     return layers
 
 
+def _tensors(unit: Unit) -> set[int]:
+    return {id(tensor) for module in unit.modules() for tensor in own_tensors(module)}
+
+
+def _count(group: list[Layer]) -> int:
+    return sum(layer.count for layer in group)
+
+
+def _call_experts(group: list[Layer]) -> int:
+    return min(_count(group), _CALL_EXPERTS)
+
+
+def alike(layers: list[Layer]) -> Iterator[list[list[Layer]]]:
+    """Yields the groups of experts that share a pool: they are as many, and have one shape."""
+    groups: dict[tuple[Any, ...], list[Layer]] = {}
+    for layer in layers:
+        groups.setdefault((layer.group, layer.shape()), []).append(layer)
+    by_shape: dict[tuple[Any, ...], list[list[Layer]]] = {}
+    for (_, shape), group in groups.items():
+        by_shape.setdefault((len(group), shape), []).append(group)
+    for same in by_shape.values():
+        most = max(1, (_GROUPS - 1) // _count(same[0])) if same[0][0].stacked else len(same)
+        for first in range(0, len(same), most):
+            yield same[first : first + most]
+
+
 def pool_bytes(units: dict[Unit, list[HeldBlock]]) -> int:
     """The least bytes of the pools of these units' experts."""
-    least = {layer.shape(): min(layer.count, _CALL_EXPERTS) * layer.bytes for layer in make_layers(units)}
-    return sum(least.values())
+    return sum(_call_experts(groups[0]) * groups[0][0].bytes for groups in alike(make_layers(units)))
 
 
 def make_hooks(
@@ -172,13 +222,11 @@ def make_hooks(
     layers whose experts have one shape share a pool.
     """
     layers = {layer.unit: layer for layer in (make_layers(units) if by_expert else [])}
-    alike: dict[tuple[Any, ...], list[Layer]] = {}
-    for layer in layers.values():
-        alike.setdefault(layer.shape(), []).append(layer)
-    for same in alike.values():
-        Pool(runtime, same, device)
+    for groups in alike(list(layers.values())):
+        Pool(runtime, groups, device)
+    stacked = [layer for layer in layers.values() if layer.stacked]
     places = {id(place.tensor): place for blocks in units.values() for block in blocks for place in block.all_places}
-    running.guesses = make_guesses(model, list(layers.values()), places)
+    running.guesses = make_guesses(model, stacked, places)
     for unit, blocks in units.items():
         if unit in layers:
             yield ExpertHooks(running, unit, blocks, layers[unit])
@@ -187,7 +235,9 @@ def make_hooks(
 
 
 class ExpertHooks(UnitHooks):
-    """The hooks of a layer's experts. A call with gradients holds all of them in a block, as any unit does."""
+    """The hooks of a layer's experts, or of an expert in a list. A call with gradients holds them as a block, as any
+    unit does.
+    """
 
     def __init__(self, running: Running, unit: Unit, blocks: list[HeldBlock], layer: Layer) -> None:
         super().__init__(running, unit, blocks, False)
@@ -203,17 +253,15 @@ class ExpertHooks(UnitHooks):
     def is_under_way(self) -> bool:
         return any(frame[0] is self for frame in self.running.frames)
 
-    def acquire(self, chosen: torch.Tensor) -> Members | None:
+    def acquire(self, chosen: list[int]) -> Members | None:
         """Holds these experts, and puts the pool in the place of the module's tensors. None if they do not fit."""
         layer, running = self.layer, self.running
         holding = running.holding
         if holding.calls.enter():
             running.abandon()
-        if not self.is_under_way():
-            self.give_back()  # what an exception that no hook saw has left
         holding.enter(self.unit, [])
         try:
-            members = layer.pool.set.acquire([layer.first + number for number in chosen.tolist()], holding.stream())
+            members = layer.pool.set.acquire([layer.first + number for number in chosen], holding.stream())
         except BudgetError:
             return None
         self.held.append(members)
@@ -221,6 +269,7 @@ class ExpertHooks(UnitHooks):
             place.put(tensor)
         layer.set_count(members.bytes // layer.pool.set.stride)
         running.frames.append((self, True, False))
+        running.pooled.add(self.unit)
         holding.modules += 1
         holding.unguard()
         return members
@@ -231,6 +280,7 @@ class ExpertHooks(UnitHooks):
             for place in self.layer.places:
                 place.put_on_device()
             self.layer.set_count(self.layer.count)
+            self.running.pooled.discard(self.unit)
         for members in held:
             members.release()
 
@@ -244,33 +294,39 @@ class _EnterExperts(Hook):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         hooks = self.hooks
+        if not hooks.is_under_way():
+            hooks.give_back()  # what an exception that no hook saw has left
+        if torch.is_grad_enabled():
+            return self.plainly(module, args)
+        if hooks.layer.route is None:
+            return None if hooks.acquire([0]) else self.plainly(module, args)
         place, name = hooks.layer.route
         routes = kwargs.get(name, args[place] if place < len(args) else None)
-        if torch.is_grad_enabled() or not isinstance(routes, torch.Tensor) or not routes.numel():
+        if not isinstance(routes, torch.Tensor) or not routes.numel():
+            return self.plainly(module, args)
+        if routes.dtype not in (torch.int32, torch.int64) or not hooks.layer.is_plain():
             return self.plainly(module, args)
         on_host = routes.cpu()  # waits for the router
-        chosen = _chosen(hooks.layer, on_host)
-        members = hooks.acquire(chosen)
+        chosen, inverse = _chosen(hooks.layer, on_host)
+        members = hooks.acquire(chosen.tolist())
         if members is None:
             return self.plainly(module, args)
         tell(hooks.layer, args[0] if args else kwargs.get("hidden_states"), on_host)
-        slots = torch.zeros(hooks.layer.count, dtype=routes.dtype)
-        slots[chosen] = torch.tensor(members.slots, dtype=routes.dtype)
-        routed = slots.to(routes.device)[routes]
+        routed = torch.tensor(members.slots, dtype=routes.dtype)[inverse].to(routes.device)
         if name in kwargs:
             return args, {**kwargs, name: routed}
         return (*args[:place], routed, *args[place + 1 :]), kwargs
 
 
-def _chosen(layer: Layer, routes: torch.Tensor) -> torch.Tensor:
-    """The experts that any token uses."""
-    chosen: torch.Tensor = torch.unique(routes)
-    if chosen.is_floating_point() or int(chosen[0]) < 0 or int(chosen[-1]) >= layer.count:
-        wrong = chosen[(chosen < 0) | (chosen >= layer.count)]
-        raise IndexError(
-            f"{layer.name} has {layer.count} experts, and the router has chosen {wrong.tolist()[:8] or chosen.dtype}"
-        )
-    return chosen
+def _chosen(layer: Layer, routes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The experts that any token uses, and which of them each entry of `routes` is. The entries are read only once,
+    because they may change.
+    """
+    chosen, inverse = torch.unique(routes, return_inverse=True)
+    wrong = chosen[(chosen < 0) | (chosen >= layer.count)]
+    if len(wrong):
+        raise IndexError(f"{layer.name} has {layer.count} experts, and the router has chosen {wrong.tolist()[:8]}")
+    return chosen, inverse
 
 
 class _LeaveExperts(Hook):

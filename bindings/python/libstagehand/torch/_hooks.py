@@ -48,6 +48,7 @@ class Running:
         self.kinds = kinds
         # For each module: its hooks, whether they acquired its blocks, and whether they pushed hooks of autograd.
         self.frames: list[tuple[UnitHooks, bool, bool]] = []
+        self.pooled: set[Unit] = set()  # the experts whose weights lie in a pool now
         self.with_grad: Callable[[], None] | None = None  # called once, before the first forward with gradients
         self.guesses: dict[str, Guesses] = {}  # of the experts of layers
 
@@ -102,7 +103,7 @@ class _Enter(Hook):
         refuse_tracing()
         if holding.calls.enter():
             running.abandon()
-        acquired = not (hooks.inner and all(block.forward for block in blocks))
+        acquired = not (hooks.inner and (hooks.unit in running.pooled or all(block.forward for block in blocks)))
         if acquired:
             holding.enter(hooks.unit, blocks)
         pushed = False

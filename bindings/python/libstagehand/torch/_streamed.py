@@ -26,7 +26,7 @@ from ._copying import own_copy
 from ._devices import AnyDevice, device_of, place_of
 from ._division import Chosen, check_modules, is_called, own_tensors
 from ._entries import attach_entries
-from ._experts import is_stacked, make_hooks, pool_bytes
+from ._experts import alone_in, make_hooks, pool_bytes
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
@@ -149,7 +149,7 @@ class Streamed(Closing, Residency, TrainingCalls, GuessRates, Source):
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 total = sum(weight.bytes for weight in self._weights)
                 by_expert = optimizer is None and blocks is None and most is not None and most < total
-                divider = Divider(module, self._weights, self._entries, blocks, max_held, is_stacked, pool_bytes)
+                divider = Divider(module, self._weights, self._entries, blocks, max_held, alone_in(module), pool_bytes)
                 divider.divides_alone = by_expert
                 pages_for = most if isinstance(device, Device) else divider.budget_of_pages(most)
                 self.device, self._torch_device, opened = device_of(device, pages_for)
