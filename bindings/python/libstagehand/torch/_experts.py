@@ -17,12 +17,12 @@ from torch import nn
 from .._errors import BudgetError
 from .._members import Members, MemberSet
 from .._runtime import Runtime
-from .._sources import BlockDesc, Segment
+from .._sources import BlockDesc, Mapped, Segment
 from ._division import Unit, is_called, own_tensors
 from ._guesses import Guesses, make_guesses, tell
 from ._hooks import Hook, Running, UnitHooks, _Enter, _Leave
 from ._memory import buffer_of, memory_tensor
-from ._weights import ALIGNMENT, HeldBlock, Place
+from ._weights import ALIGNMENT, HeldBlock, Place, Weight
 
 # The argument of a forward that has the numbers of the experts of each token, as the models of transformers call it.
 _ROUTES = ("top_k_index", "router_indices", "selected_experts")
@@ -61,6 +61,15 @@ def alone_in(model: nn.Module) -> Callable[[nn.Module], bool]:
     """Tells the modules of a model that have experts, or are experts of a list."""
     listed = {module for name, module in model.named_modules() if _LISTED.search(name) and is_called(module)}
     return lambda module: module in listed or is_stacked(module)
+
+
+def _source(weight: Weight, begin: int, bytes: int) -> Any:
+    """A part of a weight's source. What a file has packed is unpacked on the device."""
+    if weight.unread is not None:
+        return weight.unread.source(weight.host.data_ptr() - weight.unread.memory.data_ptr() + begin, bytes)
+    part = buffer_of(weight.host[begin : begin + bytes])
+    in_file = weight.mapped and weight.host.data_ptr() == weight.storage.data_ptr() + weight.storage_offset
+    return Mapped(part) if in_file else part
 
 
 class Layer:
@@ -108,8 +117,7 @@ class Layer:
             segments = []
             for place, offset in zip(self.places, self.offsets):
                 bytes = self._part(place)
-                begin = place.offset + number * bytes
-                segments.append(Segment(buffer_of(place.weight.host[begin : begin + bytes]), offset))
+                segments.append(Segment(_source(place.weight, place.offset + number * bytes, bytes), offset))
             yield BlockDesc(segments, f"{self.name}.{number}" if self.stacked else self.name, self.bytes)
 
 
@@ -147,7 +155,9 @@ class Pool:
         for place, offset in zip(layer.places, layer.offsets):
             like = place.original
             size = like.element_size()
-            at, shape, strides = self._memory.storage_offset() + offset, like.shape, like.stride()
+            at = self._memory.storage_offset() + offset
+            shape: Any = like.shape
+            strides: Any = like.stride()
             if layer.stacked:
                 shape, strides = (members.bytes // stride, *shape[1:]), (stride // size, *strides[1:])
             else:
@@ -158,7 +168,7 @@ class Pool:
 
 
 def make_layers(units: dict[Unit, list[HeldBlock]]) -> list[Layer]:
-    """The layers whose experts are loaded one by one: those whose tensors lie whole and plain in host memory."""
+    """The layers whose experts are loaded one by one: those whose tensors lie whole and plain in memory or a file."""
     layers = []
     for unit, blocks in units.items():
         stacked = is_stacked(unit.module)
@@ -171,7 +181,7 @@ def make_layers(units: dict[Unit, list[HeldBlock]]) -> list[Layer]:
             and id(place.tensor) in tensors
             and len(place.weight.users) == 1
             and not place.special
-            and not (place.weight.mapped or place.weight.packed or place.weight.unread)
+            and not place.weight.packed  # which would be packed twice
             for place in places
         )
         if plain and places and (not stacked or len(places) == len(tensors)):
