@@ -66,6 +66,11 @@ public:
 
     Status memory(sh_memory_info* out) override { return status_of(sh_device_get_memory(handle_, out)); }
 
+    std::vector<telemetry::RuntimeReading> runtimes() override {
+        std::shared_ptr<core::Device> device;
+        return find_device(handle_, &device).ok() ? runtimes_of(*device) : std::vector<telemetry::RuntimeReading>();
+    }
+
 private:
     sh_device* const handle_;
     const std::string name_;

@@ -4,9 +4,6 @@
 #include <chrono>
 #include <vector>
 
-#include "api/guard.h"
-#include "telemetry/snapshot.h"
-
 using namespace stagehand;
 using namespace stagehand::api;
 
@@ -32,6 +29,7 @@ telemetry::RuntimeReading read(const void* handle, core::Runtime& runtime) {
     reading.id = reinterpret_cast<uintptr_t>(handle) >> 4;  // what else is in a handle is the same in all
     reading.name = runtime.name();
     runtime.figures().stats(&reading.stats);
+    reading.sets = runtime.figures().sets();
     reading.clock_ns = runtime.device().backend().now_ns();
     return reading;
 }
@@ -55,4 +53,12 @@ std::string stagehand::api::process_snapshot() {
         place_of(runtime.device()).runtimes.push_back(read(handle, runtime));
     });
     return telemetry::snapshot_text(all);
+}
+
+std::vector<telemetry::RuntimeReading> stagehand::api::runtimes_of(const core::Device& device) {
+    std::vector<telemetry::RuntimeReading> readings;
+    runtimes().for_each(std::chrono::steady_clock::now() + kAnswerPatience, [&](const void* handle, core::Runtime& at) {
+        if (&at.device() == &device) readings.push_back(read(handle, at));
+    });
+    return readings;
 }

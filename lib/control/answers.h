@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "control/http.h"
 #include "control/order.h"
+#include "telemetry/snapshot.h"
 
 namespace stagehand::control {
 
@@ -36,6 +37,7 @@ struct Figures {
     sh_occupancy_info total = sh_sized<sh_occupancy_info>();
     std::vector<sh_occupancy_info> tags;
     sh_memory_info memory = sh_sized<sh_memory_info>();
+    std::vector<telemetry::RuntimeReading> runtimes;
 };
 
 // The figures of a tag by name.

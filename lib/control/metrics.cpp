@@ -1,5 +1,7 @@
 #include "control/metrics.h"
 
+#include <algorithm>
+
 #include "telemetry/figures.h"
 #include "telemetry/json_text.h"
 
@@ -51,6 +53,22 @@ void add_tags(MetricsText& text, const Figures& figures) {
     }
 }
 
+// Neither runtimes nor sets need have names of their own.
+void add_sets(MetricsText& text, const Figures& figures) {
+    const auto has_sets = [](const telemetry::RuntimeReading& runtime) { return !runtime.sets.empty(); };
+    if (std::ranges::none_of(figures.runtimes, has_sets)) return;
+    for (const telemetry::SetFigure& figure : telemetry::kSetFigures) {
+        const bool counts = figure.in_line == telemetry::InLine::change;
+        text.family(std::string("stagehand_set_") + figure.name + (counts ? "_total" : ""),
+                    counts ? "counter" : "gauge", figure.help);
+        for (const telemetry::RuntimeReading& runtime : figures.runtimes)
+            for (const telemetry::SetReading& set : runtime.sets)
+                text.sample(set.info.*figure.value,
+                            "runtime=" + label(runtime.name) + ",runtime_id=" + label(std::to_string(runtime.id)) +
+                                ",set=" + label(set.name) + ",set_id=" + label(std::to_string(set.set)));
+    }
+}
+
 }  // namespace
 
 std::string label(std::string_view text) {
@@ -71,6 +89,7 @@ Answer metrics_document(const Figures& figures, const Counters& counters) {
     add_tags(text, figures);
     for (const telemetry::DeviceFigure& figure : telemetry::kDeviceFigures)
         text.single(figure.metric, "gauge", figure.help, figures.memory.*figure.value);
+    add_sets(text, figures);
     text.single("stagehand_control_requests_total", "counter", "Requests that were answered.", counters.requests);
     text.single("stagehand_control_failures_total", "counter", "Answers with a status of 400 or more.",
                 counters.failures);

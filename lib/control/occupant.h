@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "control/order.h"
+#include "telemetry/snapshot.h"
 
 namespace stagehand::control {
 
@@ -21,6 +22,7 @@ public:
     virtual Status total(sh_occupancy_info* out) = 0;
     virtual Status tags(std::vector<sh_occupancy_info>* out) = 0;
     virtual Status memory(sh_memory_info* out) = 0;
+    virtual std::vector<telemetry::RuntimeReading> runtimes() = 0;  // those that are not busy
 };
 
 }  // namespace stagehand::control

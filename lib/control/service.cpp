@@ -93,7 +93,9 @@ Answer Service::read(Endpoint endpoint) {
     if (status.ok()) status = occupant_->memory(&figures.memory);
     if (!status.ok()) return unreadable(status);
     figures.device = occupant_->name();
-    return endpoint == Endpoint::memory ? memory_document(figures) : metrics_document(figures, counters());
+    if (endpoint == Endpoint::memory) return memory_document(figures);
+    figures.runtimes = occupant_->runtimes();
+    return metrics_document(figures, counters());
 }
 
 }  // namespace stagehand::control

@@ -1,10 +1,11 @@
-// The figures of runtimes and of devices by name. Step lines, the monitor's snapshots, and the answers and metrics of a
-// control are made from these tables.
+// The figures of runtimes, sets and devices by name. Step lines, the monitor's snapshots, and the answers and metrics
+// of a control are made from these tables.
 #pragma once
 
 #include <cstdint>
 
 #include <stagehand/device.h>
+#include <stagehand/members.h>
 #include <stagehand/telemetry.h>
 
 namespace stagehand::telemetry {
@@ -47,6 +48,22 @@ inline constexpr RuntimeFigure kRuntimeFigures[] = {
     {"protected_bytes", &sh_runtime_stats::protected_bytes, InLine::no},
     {"reserved_bytes", &sh_runtime_stats::reserved_bytes, InLine::no},
     {"guest_bytes", &sh_runtime_stats::guest_bytes, InLine::no},
+};
+
+struct SetFigure {
+    const char* name;
+    uint64_t sh_set_info::*value;
+    InLine in_line;    // a change: the figure is a counter
+    const char* help;  // of the metric
+};
+
+inline constexpr SetFigure kSetFigures[] = {
+    {"members", &sh_set_info::members, InLine::level, "Members of a set, such as experts."},
+    {"slots", &sh_set_info::slots, InLine::level, "Slots for members that the set has on the device."},
+    {"stride", &sh_set_info::stride, InLine::level, "Distance between slots in bytes."},
+    {"uses", &sh_set_info::uses, InLine::change, "Members that calls have asked for."},
+    {"hits", &sh_set_info::hits, InLine::change, "Of these, those that were in slots, or on their way."},
+    {"evictions", &sh_set_info::evictions, InLine::change, "Members that have made room for others."},
 };
 
 struct DeviceFigure {

@@ -18,6 +18,7 @@ void add(JsonText& json, const RuntimeReading& reading) {
     json.add("clock_ns", reading.clock_ns);
     json.add("lost", stats.lost != 0);
     for (const RuntimeFigure& figure : kRuntimeFigures) json.add(figure.name, stats.*figure.value);
+    add_sets(json, reading.sets);
     json.end_object();
 }
 

@@ -9,6 +9,7 @@
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
+#include "telemetry/set_reading.h"
 
 namespace stagehand::telemetry {
 
@@ -20,6 +21,7 @@ struct RuntimeReading {
     std::string name;
     uint64_t clock_ns = 0;  // of its device, at the time of reading the counters
     sh_runtime_stats stats = sh_sized<sh_runtime_stats>();
+    std::vector<SetReading> sets;
 };
 
 struct DeviceReading {

@@ -15,12 +15,12 @@ constexpr uint64_t kMostLists = 64;
 
 // A line is left out if no memory is left for it.
 Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
-                      const AddPlan& add_plan) noexcept {
-    return no_throw([&] { return write_line(runtime, before, after, add_plan); });
+                      const AddMore& add_more, const AddPlan& add_plan) noexcept {
+    return no_throw([&] { return write_line(runtime, before, after, add_more, add_plan); });
 }
 
 Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
-                           const AddPlan& add_plan) {
+                           const AddMore& add_more, const AddPlan& add_plan) {
     if (!file_.is_open()) return Status();
     JsonText line;
     line.begin_object();
@@ -31,6 +31,7 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("stall_time_ms", static_cast<double>(after.stall_ns - before.stall_ns) / 1e6);
     for (const auto& [name, value, in_line] : kRuntimeFigures)
         if (in_line != InLine::no) line.add(name, after.*value - (in_line == InLine::change ? before.*value : 0));
+    add_more(line);
     const bool tells_plan = after.plans != written_plan_ && after.plans > 0;
     const bool lists = tells_plan && lists_ < kMostLists;
     if (tells_plan) {

@@ -23,16 +23,18 @@ public:
     }
     Status stop() { return file_.stop(); }
     bool is_open() const { return file_.is_open(); }
+    // Adds the members of the step that no counter of the runtime tells.
+    using AddMore = std::function<void(JsonText&)>;
     // Adds the members of the plan in force, with or without the lists of blocks and uses.
     using AddPlan = std::function<void(JsonText&, bool lists)>;
     // Writes the changes between two readings of the counters, and the sizes of the second reading. The first line of a
     // file, and the first line with a new plan, also describe the plan. Does nothing if no file is open.
     Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
-                 const AddPlan& add_plan) noexcept;
+                 const AddMore& add_more, const AddPlan& add_plan) noexcept;
 
 private:
     Status write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
-                      const AddPlan& add_plan);
+                      const AddMore& add_more, const AddPlan& add_plan);
 
     LineFile file_;
     uint64_t written_plan_ = 0;  // the number of the plan that the file describes; 0: none

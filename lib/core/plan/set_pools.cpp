@@ -84,9 +84,27 @@ void SetPools::describe(const Unit& pool, sh_set_info* out) const {
     out->stride = set.stride;
     out->members = set.members.size();
     out->slots = set.cache.slots();
-    out->uses = set.uses;
-    out->hits = set.hits;
+    out->uses = out->hits = 0;
+    for (const telemetry::GroupReading& group : set.groups) {
+        out->uses += group.uses;
+        out->hits += group.hits;
+    }
     out->evictions = set.evictions;
+}
+
+std::vector<telemetry::SetReading> SetPools::readings() const {
+    std::vector<telemetry::SetReading> readings;
+    for (const Set& set : sets_) {
+        if (set.pool == kNone) continue;
+        const Unit& pool = memory_.registry.unit(set.pool);
+        const Block& block = memory_.registry.block(pool.first_block);
+        telemetry::SetReading& reading = readings.emplace_back();
+        reading.set = handle_of(block.id);
+        if (block.detail) reading.name = block.detail->name;
+        describe(pool, &reading.info);
+        reading.groups = set.groups;
+    }
+    return readings;
 }
 
 void SetPools::fill(const Unit& pool, sh_set set, uint32_t view_flags, sh_view* out) const {
@@ -122,8 +140,9 @@ SetPools::Call::Call(SetPools& pools, const Unit& pool, std::span<const uint32_t
     for (const uint32_t member : members_) {
         set.wanted[member]++;
         set.cache.hold(member);
-        set.uses++;
-        set.hits += pools_.memory_.registry.unit(set.members[member]).complete();
+        telemetry::GroupReading& group = set.groups[member / set.width];
+        group.uses++;
+        group.hits += pools_.memory_.registry.unit(set.members[member]).complete();
     }
 }
 

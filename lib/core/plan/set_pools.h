@@ -17,6 +17,7 @@
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "policy/member_cache.h"
+#include "telemetry/set_reading.h"
 
 namespace stagehand::core {
 
@@ -42,6 +43,7 @@ public:
     std::vector<sh_block> blocks_of(const Unit& pool) const;  // all that are left
     uint32_t slot_of(const Unit& member) const;
     void describe(const Unit& pool, sh_set_info* out) const;
+    std::vector<telemetry::SetReading> readings() const;  // of all sets
     void fill(const Unit& pool, sh_set set, uint32_t view_flags, sh_view* out) const;
     // What a call is told that found no slot: that there are too few for it, or `held`.
     Status too_few(const Unit& pool, std::span<const uint32_t> members, Status held) const;
@@ -79,7 +81,7 @@ private:
     static constexpr uint64_t kHandleBit = uint64_t(1) << 63;
 
     struct Set {
-        explicit Set(uint32_t groups = 0, uint32_t width = 1) : width(width), cache(groups, width, 0) {}
+        explicit Set(uint32_t groups = 0, uint32_t width = 1) : width(width), cache(groups, width, 0), groups(groups) {}
 
         uint32_t pool = kNone;  // its unit; kNone: this place is free
         uint64_t stride = 0;
@@ -87,7 +89,8 @@ private:
         std::vector<uint32_t> members;  // their units; kNone: gone
         std::vector<uint32_t> wanted;   // of each member: by so many calls that are under way
         policy::MemberCache cache;
-        uint64_t uses = 0, hits = 0, evictions = 0;
+        uint64_t evictions = 0;
+        std::vector<telemetry::GroupReading> groups;  // counts of each
     };
 
     Set& set_of(const Unit& member) { return sets_[member.part.set]; }

@@ -84,7 +84,7 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     uint32_t count = 0;
     out.begin_array("blocks");
     for (const Unit& unit : memory_.registry.units()) {
-        if (!unit.live) continue;
+        if (!unit.live || unit.is_pool()) continue;  // members are listed themselves
         places[memory_.registry.index_of(unit)] = count++;
         const bool planned = unit.memory == Memory::planned;
         const uint64_t own = planned ? std::min<uint64_t>(unit.bytes, unit.own.size() * page) : 0;

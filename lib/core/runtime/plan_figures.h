@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <stagehand/runtime.h>
 #include <stagehand/streaming.h>
@@ -12,6 +13,7 @@
 #include "core/runtime/budget_share.h"
 #include "core/runtime/plan_in_force.h"
 #include "telemetry/json_text.h"
+#include "telemetry/set_reading.h"
 
 namespace stagehand::core {
 
@@ -35,6 +37,7 @@ public:
     void tell(telemetry::JsonText& out, bool lists) const;
     // Fills in the counters, and the sizes, which are computed at each call.
     void stats(sh_runtime_stats* out) const;
+    std::vector<telemetry::SetReading> sets() const { return step_order_.unordered.sets().readings(); }
 
 private:
     Gate& gate_;

@@ -14,6 +14,7 @@ StepCount::Span StepCount::begin() const {
     Span span;
     span.began_ns = share_.backend().now_ns();
     span.before = gate_.stats();
+    if (log_.is_open()) (void)no_throw([&] { return span.sets = figures_.sets(), Status(); }).ok();
     return span;
 }
 
@@ -29,8 +30,12 @@ Status StepCount::tell(const Span& span) {
     return no_throw([&] {
         sh_runtime_stats after = gate_.stats();
         figures_.stats(&after);
-        return log_.write(gate_.name(), span.before, after,
-                          [this](telemetry::JsonText& out, bool lists) { figures_.tell(out, lists); });
+        return log_.write(
+            gate_.name(), span.before, after,
+            [&](telemetry::JsonText& out) {
+                if (span.sets) telemetry::add_sets(out, figures_.sets(), *span.sets);
+            },
+            [this](telemetry::JsonText& out, bool lists) { figures_.tell(out, lists); });
     });
 }
 

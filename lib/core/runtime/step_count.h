@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include <optional>
+#include <vector>
+
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
@@ -20,6 +23,7 @@ public:
     struct Span {
         uint64_t began_ns = 0, ended_ns = 0;
         sh_runtime_stats before = {};
+        std::optional<std::vector<telemetry::SetReading>> sets = {};  // before; nothing: the step has no line
     };
 
     StepCount(Gate& gate, BudgetShare& share, const PlanFigures& figures)

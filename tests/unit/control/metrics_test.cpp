@@ -36,6 +36,27 @@ TEST(ControlMetrics, ADocumentWithATag) {
          })
         EXPECT_NE(answer.body.find(line), std::string::npos) << line << answer.body;
     EXPECT_EQ(answer.body.back(), '\n');
+    EXPECT_EQ(answer.body.find("stagehand_set"), std::string::npos);
+}
+
+TEST(ControlMetrics, ADocumentWithASet) {
+    Figures figures;
+    figures.device = "host:0";
+    telemetry::RuntimeReading& runtime = figures.runtimes.emplace_back();
+    runtime.name = "a \"model\"";
+    runtime.id = 7;
+    telemetry::SetReading& set = runtime.sets.emplace_back();
+    set.set = 9;
+    set.name = "experts";
+    set.info.slots = 40;
+    set.info.evictions = 3;
+    const Answer answer = metrics_document(figures, {});
+    const std::string labels = R"({device="host:0",runtime="a \"model\"",runtime_id="7",set="experts",set_id="9"} )";
+    for (const std::string& line :
+         {"# TYPE stagehand_set_slots gauge\nstagehand_set_slots" + labels + "40\n",
+          "# TYPE stagehand_set_evictions_total counter\nstagehand_set_evictions_total" + labels + "3\n",
+          "stagehand_set_hits_total" + labels + "0\n"})
+        EXPECT_NE(answer.body.find(line), std::string::npos) << line << answer.body;
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct StandIn final : Occupant {
         return reading;
     }
     Status memory(sh_memory_info*) override { return reading; }
+    std::vector<telemetry::RuntimeReading> runtimes() override { return {}; }
 
     std::atomic<int> calls{0};
     std::function<Status(const Order&)> on_change;

@@ -1,7 +1,12 @@
 // Sets: members that share slots. Every use compares all bytes of each member at its slot, on a stream or here.
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <thread>
+
+#include <nlohmann/json.hpp>
 
 #include "engine.h"
 
@@ -161,6 +166,31 @@ TEST(Sets, groups_are_called_in_turn) {
     const uint64_t hits = experts.info().hits;
     for (uint32_t group = 0; group < 3; group++) SUCCEEDS(experts.use({4 * group, 4 * group + 1}));
     EXPECT_EQ(experts.info().hits, hits + 6);
+}
+
+TEST(Sets, step_lines_tell_the_uses_of_each_group_in_the_step) {
+    const std::string path = "telemetry-sets-" + std::to_string(getpid()) + ".jsonl";
+    TestDevice device(room_for(4));
+    Experts experts(device, {.group_members = 4});
+    SUCCEEDS(experts.use({0, 1}));
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_telemetry_start(experts.get(), nullptr, path.c_str(), &scope));
+    for (const uint32_t member : {5, 6}) {
+        SUCCEEDS(sh_step_begin(experts.get(), nullptr));
+        SUCCEEDS(experts.use({0, 1}));
+        SUCCEEDS(experts.use({member, 7}));
+        SUCCEEDS(sh_step_end(experts.get()));
+    }
+    SUCCEEDS(sh_scope_end(scope));
+    std::ifstream file(path);
+    size_t step = 0;
+    for (std::string line; std::getline(file, line); step++) {
+        auto told = R"({"name": "experts", "members": 12, "slots": 4, "uses": 4, "group_uses": [2, 2, 0]})"_json;
+        told.update({{"stride", kStride}, {"hits", 2 + step}, {"evictions", step}, {"group_hits", {2, step, 0}}});
+        EXPECT_EQ(nlohmann::json::parse(line).at("sets").at(0), told);
+    }
+    EXPECT_EQ(step, 2u);
+    EXPECT_EQ(unlink(path.c_str()), 0);
 }
 
 // The streams are busy with members whose slots others get at once.

@@ -57,6 +57,24 @@ TEST(SnapshotText, TellsEveryCounterOfARuntime) {
     EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["lost"], true);
 }
 
+TEST(SnapshotText, TellsTheSetsOfARuntimeThatHasThem) {
+    Snapshot all;
+    RuntimeReading& runtime = all.devices.emplace_back().runtimes.emplace_back();
+    EXPECT_FALSE(parsed(snapshot_text(all))["devices"][0]["runtimes"][0].contains("sets"));
+    SetReading& set = runtime.sets.emplace_back();
+    set.name = "experts";
+    set.info = numbered(sh_sized<sh_set_info>(), offsetof(sh_set_info, stride));
+    set.groups = {{7, 5}, {8, 6}};
+    const auto json = parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["sets"][0];
+    const size_t count = (sizeof(sh_set_info) - offsetof(sh_set_info, stride)) / 8;
+    EXPECT_EQ(figures_in(json, 999 + count), count);
+    EXPECT_EQ(json["name"], "experts");
+    EXPECT_EQ(json["group_uses"], nlohmann::json({7, 8}));
+    EXPECT_EQ(json["group_hits"], nlohmann::json({5, 6}));
+    set.groups.resize(1025);
+    EXPECT_FALSE(parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["sets"][0].contains("group_uses"));
+}
+
 TEST(SnapshotText, TellsEveryFigureOfADevice) {
     Snapshot all;
     all.busy = 3;
