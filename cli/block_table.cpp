@@ -16,10 +16,6 @@
 
 namespace stagehand::cli {
 
-namespace {
-
-// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks. Without gaps the bytes
-// of a block are the bytes of the file, so that plans, copies and bounds count the same bytes.
 void close_gaps(model::Block& block) {
     std::vector<model::Segment> segments;
     std::uint64_t end = 0;
@@ -39,8 +35,6 @@ void close_gaps(model::Block& block) {
     block.segments = std::move(segments);
     block.bytes = end;
 }
-
-}  // namespace
 
 const char* to_string(Order order) { return order == Order::forward ? "forward" : "forward-backward"; }
 

@@ -31,6 +31,10 @@ model::Model read_model(const ModelOptions& options);
 // The budget in bytes; 0 for the automatic budget. Throws CommandError if the budget is 0 bytes.
 std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& model);
 
+// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks. Without gaps the bytes
+// of a block are the bytes of the file, so that plans, copies and bounds count the same bytes.
+void close_gaps(model::Block& block);
+
 // Groups the model for a budget in bytes. The bytes of a block's tensors follow each other without gaps. Throws
 // CommandError if options.unordered matches no tensor or all tensors.
 BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget);

@@ -37,8 +37,8 @@ private:
 
 }  // namespace
 
-BlockVerifier::BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files)
-    : table_(table), files_(files), buffer_(device, buffer_bytes), file_checksums_(table.blocks.size()) {}
+BlockVerifier::BlockVerifier(sh_device* device, const std::vector<model::Block>& blocks, const ModelFiles& files)
+    : blocks_(blocks), files_(files), buffer_(device, buffer_bytes), file_checksums_(blocks.size()) {}
 
 std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
     Checksum checksum;
@@ -73,7 +73,7 @@ std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block
 }
 
 bool BlockVerifier::equal(sh_runtime* runtime, sh_block block, sh_stream stream, std::size_t index) {
-    const model::Block& known = table_.blocks[index];
+    const model::Block& known = blocks_[index];
     if (!file_checksums_[index]) file_checksums_[index] = file_checksum(known);
     return device_checksum(runtime, block, stream, known) == *file_checksums_[index];
 }

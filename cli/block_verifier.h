@@ -7,8 +7,8 @@
 
 #include <stagehand/stagehand.h>
 
-#include "block_table.h"
 #include "library.h"
+#include "model/grouping.h"
 #include "model_files.h"
 
 namespace stagehand::cli {
@@ -17,7 +17,7 @@ namespace stagehand::cli {
 // reads that do not go through the library.
 class BlockVerifier {
 public:
-    BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files);
+    BlockVerifier(sh_device* device, const std::vector<model::Block>& blocks, const ModelFiles& files);
 
     // Whether the bytes on the device of block number `index`, which is held as `block`, equal the bytes of the file.
     // Waits for the work queued on `stream`.
@@ -27,7 +27,7 @@ private:
     std::uint64_t file_checksum(const model::Block& block);
     std::uint64_t device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream, const model::Block& known);
 
-    const BlockTable& table_;
+    const std::vector<model::Block>& blocks_;
     const ModelFiles& files_;
     HostMemory buffer_;
     std::vector<std::optional<std::uint64_t>> file_checksums_;

@@ -30,6 +30,7 @@ struct ModelOptions {
     double compute_ms = 0;               // of a step, all uses together
     std::uint64_t max_block_bytes = 0;   // 0: by the budget
     std::uint64_t max_header_bytes = 0;  // 0: the reader's own limit
+    std::string experts;                 // the trace of the experts that tokens used; empty: none
     std::vector<std::string> unordered;  // patterns of names of blocks that are not used in every step
     bool json = false;
 };

@@ -91,7 +91,17 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
                 throw model::QuantityError(fmt::format("{} is too small; the least is 1 byte", model::in_quotes(text)));
             }
         });
+    app->add_option("--experts", options.experts,
+                    "Replay a trace of the experts that tokens used, one call of a layer on a line, such as "
+                    "{\"layer\": 3, \"experts\": [1, 5]}")
+        ->type_name("TRACE");
     add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
+}
+
+// What both commands refuse beside a trace.
+void check_experts(const ModelOptions& options) {
+    if (!options.experts.empty() && options.order != Order::forward)
+        throw CLI::ValidationError("--order", "forward-backward has no meaning with --experts");
 }
 
 // "prefill=300,decode=12:100"
@@ -153,11 +163,23 @@ void add_plan_options(CLI::App* app, PlanOptions& options) {
         ->type_name("FILE");
     add_flag(app, "--all-blocks", options.all_blocks, "List every block on a line of its own");
     add_training_options(app, options);
-    app->parse_complete_callback([app, &options] { check_plan_options(*app, options); });
+    app->parse_complete_callback([app, &options] {
+        check_plan_options(*app, options);
+        check_experts(options);
+    });
 }
 
 void add_devices_options(CLI::App* app, DevicesOptions& options) {
     add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
+}
+
+// With a trace, the steps are its tokens.
+void check_run_options(const CLI::App& app, const RunOptions& options) {
+    const bool has_steps = app.get_option("--steps")->count() > 0;
+    if (options.experts.empty() && !has_steps) throw CLI::RequiredError("--steps");
+    if (options.experts.empty()) return;
+    if (has_steps) throw CLI::ValidationError("--steps", "has no meaning with --experts, which has the steps");
+    check_experts(options);
 }
 
 void add_run_options(CLI::App* app, RunOptions& options) {
@@ -166,7 +188,8 @@ void add_run_options(CLI::App* app, RunOptions& options) {
                       true);
     add_number<std::uint64_t>(app, "--steps", options.steps, 1, 1'000'000'000, "a whole number from 1 to 1000000000",
                               "The number of steps to stream and time", "N")
-        ->required();
+        ->option_text("N (required without --experts, which has a step for each token)");
+    app->parse_complete_callback([app, &options] { check_run_options(*app, options); });
     app->add_option("--helpers", options.helpers,
                     "Devices of the same backend whose links bring a part of the weights, such as cuda:1,cuda:2")
         ->type_name("D[,D...]");

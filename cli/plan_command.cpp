@@ -7,6 +7,8 @@
 
 #include "block_table.h"
 #include "curve.h"
+#include "expert_replay.h"
+#include "expert_trace.h"
 #include "model/text.h"
 #include "model_files.h"
 #include "options.h"
@@ -68,6 +70,12 @@ int plan_command(const PlanOptions& options) {
             packed.reset();
         else
             report.plain = Planner(report.target, table, options).plan();
+    }
+    if (!options.experts.empty()) {
+        report.experts.emplace(ExpertReport{read_experts(options, report.target.budget_bytes), {}, {}});
+        const ExpertTable& experts = report.experts->table;
+        report.experts->planned =
+            plan_experts(report.target, options, experts, read_expert_trace(options.experts, experts));
     }
     report.kinds = plan_each_alone(report.target, table, options);
     Planner planner(report.target, table, options, packed ? &*packed : nullptr);

@@ -290,6 +290,7 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
     if (report.plain) json["packed"] = packed_json(report, table);
     if (!report.kinds.empty()) json["kinds"] = kinds_json(report.kinds);
     if (!report.curve.points.empty()) json["curve"] = curve_json(report.curve);
+    if (report.experts) json["experts"] = experts_json(*report.experts);
     Json list = Json::array();
     for (std::size_t i = 0; i < table.blocks.size(); ++i) {
         list.push_back({{"name", table.blocks[i].name},
@@ -309,7 +310,14 @@ std::string table_text(const PlanReport& report, const BlockTable& table, bool a
     text += facts_text(report, table, terminal);
     if (table.unordered_blocks > 0)
         text += "\nThe bytes copied, the step time and the bound do not count loads of the unordered blocks.\n";
-    if (const std::string note = experts_note(table); !note.empty()) text += "\n" + note;
+    if (report.experts) {
+        text += fmt::format(
+            "\nAbove, experts are blocks of their layers, and each step uses all. Below, a token loads those that it "
+            "uses and that have no slot.\n\n{}",
+            experts_text(*report.experts, terminal));
+    } else if (const std::string note = experts_note(table); !note.empty()) {
+        text += "\n" + note;
+    }
     return text;
 }
 

@@ -9,6 +9,7 @@
 
 #include "block_table.h"
 #include "curve.h"
+#include "expert_report.h"
 #include "options.h"
 #include "planner.h"
 #include "terminal.h"
@@ -34,9 +35,10 @@ struct PlanReport {
     sh_plan_info plan = sh_sized<sh_plan_info>();
     std::optional<sh_plan_info> plain;  // of a packed model: the plan for the plain one
     std::string smallest_budget_block;
-    std::vector<BlockPart> parts;   // as BlockTable::blocks
-    std::vector<KindReport> kinds;  // with --kinds
-    Curve curve;                    // has no points without --curve
+    std::vector<BlockPart> parts;         // as BlockTable::blocks
+    std::vector<KindReport> kinds;        // with --kinds
+    Curve curve;                          // has no points without --curve
+    std::optional<ExpertReport> experts;  // with --experts; the rest of the report moves all experts as blocks
 };
 
 std::string json_text(const PlanReport& report, const BlockTable& table);

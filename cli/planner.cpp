@@ -15,14 +15,13 @@ namespace {
 
 bool is_simulation(const std::string& device) { return device == "sim" || device.starts_with("sim:"); }
 
-std::string simulation_options(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
+std::string simulation_options(const PlanTarget& target, std::uint64_t model_bytes, const ModelOptions& options) {
     if (is_simulation(options.device)) return options.backend_options;
     // Room for any budget that a plan may be asked for. The blocks together have at most 2^62 bytes, but a budget may
     // have up to 2^64 - 1.
     constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2;
     constexpr std::uint64_t spare = std::uint64_t{1} << 30;
-    const std::uint64_t capacity =
-        2 * (std::min(std::max(table.block_bytes, target.budget_bytes), most - spare) + spare);
+    const std::uint64_t capacity = 2 * (std::min(std::max(model_bytes, target.budget_bytes), most - spare) + spare);
     std::string result = fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
                                      target.link_bytes_per_second, capacity);
     if (target.unpack_bytes_per_second != 0) result += fmt::format(";unpack_speed={}", target.unpack_bytes_per_second);
@@ -47,6 +46,16 @@ void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind
 }
 
 }  // namespace
+
+Device open_simulation(const PlanTarget& target, std::uint64_t model_bytes, const ModelOptions& options) {
+    DeviceRequest request;
+    request.name = "sim";
+    request.backend_options = simulation_options(target, model_bytes, options);
+    request.budget_bytes = target.budget_bytes;
+    request.page_bytes = target.page_bytes;
+    request.link_bytes_per_second = target.link_bytes_per_second;
+    return open_device(request);
+}
 
 PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     DeviceRequest request;
@@ -108,13 +117,7 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
 Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
                  const std::vector<StepUse>& order, const ModelFiles* packed)
     : table_(table), options_(options) {
-    DeviceRequest request;
-    request.name = "sim";
-    request.backend_options = simulation_options(target, table, options);
-    request.budget_bytes = target.budget_bytes;
-    request.page_bytes = target.page_bytes;
-    request.link_bytes_per_second = target.link_bytes_per_second;
-    device_ = open_device(request);
+    device_ = open_simulation(target, table.block_bytes, options);
     runtime_ = create_runtime(device_.get(), "stagehand plan");
     blocks_ = register_blocks(runtime_.get(), table, packed);
     std::vector<sh_use> uses = schedule(order, blocks_);

@@ -30,6 +30,9 @@ struct PlanTarget {
 // automatic budget of the device.
 PlanTarget find_target(const PlanOptions& options, std::uint64_t budget);
 
+// Opens the simulation of the target, for a model of so many bytes.
+Device open_simulation(const PlanTarget& target, std::uint64_t model_bytes, const ModelOptions& options);
+
 // Measures how fast the device unpacks. `files` are those of the table's model, which is packed.
 void measure_unpacking(const PlanOptions& options, const BlockTable& table, const ModelFiles& files,
                        PlanTarget& target);

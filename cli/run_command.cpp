@@ -19,6 +19,8 @@
 #include "block_table.h"
 #include "block_verifier.h"
 #include "copy_speed.h"
+#include "expert_replay.h"
+#include "expert_trace.h"
 #include "interrupt.h"
 #include "library.h"
 #include "model/text.h"
@@ -139,16 +141,18 @@ bool load(sh_device* device, StreamingSession& session, Progress& progress, RunR
 // The timed steps. Each is timed from the end of the step before to its own end, which is the time per step of a
 // program that streams for a long time. The ring is full before the first and after the last step, so that the bytes
 // copied in between belong to these steps, whichever step began a load.
-void time_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
-                RunReport& report) {
+void time_steps(const RunOptions& options, sh_device* device, StreamingSession& session, ExpertReplay* experts,
+                Progress& progress, RunReport& report) {
     progress.begin("streaming", options.steps, session.uses());
     check(sh_runtime_synchronize(session.runtime()), "loading");
     const sh_runtime_stats at_first = runtime_stats(session.runtime());
     sh_runtime_stats before = runtime_stats(session.runtime());
     std::uint64_t begin = device_clock_ns(device);
     for (std::uint64_t step = 0; step < options.steps; ++step) {
-        const bool complete =
-            session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(step, use); });
+        const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) {
+            progress.part(step, use);
+            if (experts) experts->visit(step, use);
+        });
         if (!complete) break;
         std::uint64_t end = device_clock_ns(device);
         if (step + 1 == options.steps) {
@@ -173,8 +177,8 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
     }
 }
 
-void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace, Progress& progress,
-            RunReport& report) {
+void stream(const RunOptions& options, sh_device* device, StreamingSession& session, ExpertReplay* experts,
+            Trace& trace, Progress& progress, RunReport& report) {
     const auto tried = [&](sh_status status) {
         check(status, fmt::format("--telemetry {}", model::printable(options.telemetry)));
     };
@@ -190,15 +194,18 @@ void stream(const RunOptions& options, sh_device* device, StreamingSession& sess
     if (load(device, session, progress, report)) {
         stop();
         start();
-        time_steps(options, device, session, progress, report);
+        time_steps(options, device, session, experts, progress, report);
     }
     stop();
     trace.stop();
 }
 
 void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device, StreamingSession& session,
-                  Progress& progress, RunReport& report) {
-    BlockVerifier verifier(device, table, files);
+                  ExpertReplay* experts, Progress& progress, RunReport& report) {
+    BlockVerifier verifier(device, table.blocks, files);
+    const std::vector<model::Block> none;
+    const std::vector<model::Block>& expert_blocks = experts ? report.experts->table.blocks : none;
+    BlockVerifier expert_verifier(device, expert_blocks, files);
     const std::uint64_t steps = report.steps.size();
     progress.begin("verifying", steps, session.uses());
     // The result of a block's comparisons in this step; a block that is used twice counts once.
@@ -206,17 +213,24 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
     for (std::uint64_t step = 0; step < steps && interrupted() == 0; ++step) {
         std::vector<Seen> seen(table.blocks.size(), Seen::no);
         std::uint64_t different = 0;
+        const sh_stream stream = session.compute_stream().handle();
+        const auto differs = [&](const std::string& name) {
+            ++different;
+            if (report.first_mismatch.empty())
+                report.first_mismatch = fmt::format("block {} in step {}", name, step + 1);
+        };
+        const auto check_expert = [&](std::size_t expert, sh_block block) {
+            ++report.verified_blocks;
+            if (!expert_verifier.equal(session.runtime(), block, stream, expert)) differs(expert_blocks[expert].name);
+        };
         session.step([&](std::size_t use, const StepUse& what, sh_block block) {
             progress.part(step, use);
             Seen& state = seen[what.block];
-            const bool equal = verifier.equal(session.runtime(), block, session.compute_stream().handle(), what.block);
+            const bool equal = verifier.equal(session.runtime(), block, stream, what.block);
             report.verified_blocks += state == Seen::no ? 1 : 0;
-            if (!equal && state != Seen::different) {
-                ++different;
-                if (report.first_mismatch.empty())
-                    report.first_mismatch = fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
-            }
+            if (!equal && state != Seen::different) differs(table.blocks[what.block].name);
             state = equal && state != Seen::different ? Seen::equal : Seen::different;
+            if (experts) experts->visit(step, use, check_expert);
         });
         report.mismatched_blocks += different;
         progress.step(step, different == 0 ? fmt::format("{} equal", counted(table.blocks.size(), "block"))
@@ -224,18 +238,43 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
     }
 }
 
+// The plan's own figures, for the device as it is.
+ExpertFigures planned_experts(const RunOptions& options, sh_device* device, const RunReport& report,
+                              const ExpertTrace& trace) {
+    const sh_device_caps caps = device_capabilities(device);
+    PlanTarget target;
+    target.device = caps.name;
+    target.budget_bytes = report.budget_bytes;
+    target.granularity_bytes = caps.granularity_bytes;
+    target.page_bytes = device_memory(device).page_bytes;
+    target.link_bytes_per_second = static_cast<std::uint64_t>(report.measured_bytes_per_second);
+    return plan_experts(target, options, report.experts->table, trace);
+}
+
 // Plans and streams. `report` holds what was measured, also if a signal ended the run early.
-void run(const RunOptions& options, BlockTable& table, sh_device* device, RunReport& report) {
+void run(RunOptions& options, model::Model model, sh_device* device, RunReport& report) {
     const sh_memory_info memory = device_memory(device);
     report.budget_bytes = memory.budget_bytes;
-    table = group(std::move(table.model), options, memory.budget_bytes);
+    ExpertTrace trace_of_experts;
+    BlockTable whole;
+    if (options.experts.empty()) {
+        whole = group(std::move(model), options, memory.budget_bytes);
+    } else {
+        report.experts.emplace(ExpertReport{read_experts(options, memory.budget_bytes), {}, {}});
+        trace_of_experts = read_expert_trace(options.experts, report.experts->table);
+        options.steps = trace_of_experts.tokens.size();
+    }
+    const BlockTable& table = report.experts ? report.experts->table.rest : whole;
     report.blocks = table.blocks.size();
 
     const ModelFiles files(table.model);
     StreamingSession session(device, table, files, options.order, options.compute_ms);
+    std::optional<ExpertReplay> experts;
+    if (report.experts) experts.emplace(session, report.experts->table, trace_of_experts);
+    ExpertReplay* const replay = experts ? &*experts : nullptr;
     Trace trace(options.trace);
     report.plan = session.plan();
-    report.model_bytes = report.plan.model_bytes;
+    report.model_bytes = report.experts ? table.block_bytes : report.plan.model_bytes;
     // With helpers, the bound counts with all links.
     if (report.measured_bytes_per_second <= 0 || !options.helpers.empty())
         report.measured_bytes_per_second = static_cast<double>(report.plan.link_bytes_per_second);
@@ -247,10 +286,17 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
     Progress progress(options.quiet  ? ProgressStyle::quiet
                       : options.json ? ProgressStyle::bar_only
                                      : ProgressStyle::automatic);
-    stream(options, device, session, trace, progress, report);
-    if (options.verify) verify_steps(table, files, device, session, progress, report);
+    stream(options, device, session, replay, trace, progress, report);
+    if (report.experts) {
+        ExpertFigures& measured = report.experts->measured.emplace(experts->figures());
+        measured.tokens = report.steps.size();
+        for (const StepMeasure& step : report.steps) measured.ms += step.ms;
+        measured.bytes_copied = report.bytes_copied;
+    }
+    if (options.verify) verify_steps(table, files, device, session, replay, progress, report);
     report.peak_device_bytes = device_memory(device).peak_bytes;
     report.signal = interrupted();
+    if (report.experts) report.experts->planned = planned_experts(options, device, report, trace_of_experts);
     if (report.mismatched_blocks > 0 && files.changed())
         report.first_mismatch += "; the file has been changed since it was opened";
 }
@@ -267,12 +313,11 @@ int run_command(const RunOptions& given) {
     report.verify = options.verify;
     report.model = model_name(options.model);
 
-    BlockTable table;
-    table.model = read_model(options);
+    model::Model model = read_model(options);
     check_outputs({{"--trace ", options.trace}, {"--telemetry ", options.telemetry}, {"--report ", options.report}},
-                  inputs_of(options.model, table.model));
-    const Device device = open_measured(options, budget_bytes(options, table.model), report);
-    run(options, table, device.get(), report);
+                  inputs_of(options.model, model));
+    const Device device = open_measured(options, budget_bytes(options, model), report);
+    run(options, std::move(model), device.get(), report);
 
     print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));
     finish_output();

@@ -15,7 +15,8 @@ namespace stagehand::cli {
 namespace {
 
 void add_verification(Facts& facts, const RunReport& report) {
-    const std::uint64_t wanted = report.blocks * report.steps.size();
+    const std::uint64_t experts = report.experts ? report.experts->measured->all().uses : 0;
+    const std::uint64_t wanted = report.blocks * report.steps.size() + experts;
     if (report.mismatched_blocks > 0) {
         facts.add("verified", fmt::format("{} differ", count_text(report.mismatched_blocks)),
                   fmt::format("of {} block checks", count_text(report.verified_blocks)), Ink::bad);
@@ -24,7 +25,8 @@ void add_verification(Facts& facts, const RunReport& report) {
                   fmt::format("of {} block checks, then interrupted", count_text(wanted)));
     } else {
         facts.add("verified", "all equal",
-                  fmt::format("{} x {}", counted(report.blocks, "block"), counted(report.steps.size(), "step")),
+                  fmt::format("{} x {}{}", counted(report.blocks, "block"), counted(report.steps.size(), "step"),
+                              experts > 0 ? fmt::format(", and {}", counted(experts, "expert")) : ""),
                   Ink::good);
     }
 }
@@ -95,6 +97,7 @@ std::string json_text(const RunReport& report) {
         {"mismatched_blocks", report.mismatched_blocks},
         {"interrupted", report.signal != 0},
     };
+    if (report.experts) json["experts"] = experts_json(*report.experts);
     return to_text(json);
 }
 
@@ -126,7 +129,8 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
     if (!report.steps.empty() && is_below(report.step_ms(), report.bound_ms()))
         facts.add("", "", "The only step began with a full ring, so it is shorter than one of many steps can be.");
     if (excess == 0) {
-        facts.add("copied a step", bytes(report.bytes_per_step()), "the whole model is resident");
+        facts.add("copied a step", bytes(report.bytes_per_step()),
+                  report.experts ? "all but experts is resident" : "the whole model is resident");
     } else {
         facts.add("copied a step", bytes(report.bytes_per_step()),
                   report.plan.unpack_bytes
@@ -152,7 +156,7 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
                           count_text(report.sum(&StepMeasure::in_time))));
     facts.add("stalls", time_text(report.stall_ms()), "per step, of the calling thread");
     if (report.verify) add_verification(facts, report);
-    return facts.text(terminal);
+    return facts.text(terminal) + (report.experts ? "\n" + experts_text(*report.experts, terminal) : "");
 }
 
 }  // namespace stagehand::cli

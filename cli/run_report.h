@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <stagehand/stagehand.h>
 
+#include "expert_report.h"
 #include "options.h"
 #include "terminal.h"
 #include "units.h"
@@ -42,7 +44,8 @@ struct RunReport {
     std::uint64_t verified_blocks = 0;
     std::uint64_t mismatched_blocks = 0;
     std::string first_mismatch;
-    int signal = 0;  // the signal that ended the run early; 0: none
+    std::optional<ExpertReport> experts;  // with --experts
+    int signal = 0;                       // the signal that ended the run early; 0: none
 
     // Medians of the steps without the first, which begins with a full ring. With one step, the value of that step.
     double step_ms() const { return median_of(&StepMeasure::ms); }

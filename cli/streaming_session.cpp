@@ -33,30 +33,32 @@ sh_segment segment_without_contents(std::uint64_t bytes) {
 
 }  // namespace
 
-std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files) {
-    std::vector<sh_segment> segments;
+BlockDescs::BlockDescs(std::span<const model::Block> blocks, const ModelFiles* files) {
     std::vector<std::size_t> first;
-    for (const model::Block& block : table.blocks) {
-        first.push_back(segments.size());
+    for (const model::Block& block : blocks) {
+        first.push_back(segments_.size());
         if (files == nullptr) {
-            segments.push_back(segment_without_contents(block.bytes));
+            segments_.push_back(segment_without_contents(block.bytes));
             continue;
         }
-        for (const model::Segment& segment : block.segments) segments.push_back(segment_of(segment, *files));
+        for (const model::Segment& segment : block.segments) segments_.push_back(segment_of(segment, *files));
     }
-    first.push_back(segments.size());
+    first.push_back(segments_.size());
 
-    std::vector<sh_block_desc> descs;
-    descs.reserve(table.blocks.size());
-    for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+    descs_.reserve(blocks.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
         sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        desc.bytes = table.blocks[i].bytes;
-        desc.segments = segments.data() + first[i];
+        desc.bytes = blocks[i].bytes;
+        desc.segments = segments_.data() + first[i];
         desc.segment_count = first[i + 1] - first[i];
-        desc.name = table.blocks[i].name.c_str();
-        desc.flags = table.blocks[i].unordered ? SH_BLOCK_UNORDERED : 0;
-        descs.push_back(desc);
+        desc.name = blocks[i].name.c_str();
+        desc.flags = blocks[i].unordered ? SH_BLOCK_UNORDERED : 0;
+        descs_.push_back(desc);
     }
+}
+
+std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files) {
+    const BlockDescs descs(table.blocks, files);
     std::vector<sh_block> blocks(descs.size());
     check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()), "registering the model's blocks");
     return blocks;
@@ -66,15 +68,24 @@ StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, c
                                    double compute_ms)
     : table_(table),
       files_(files),
+      contents_((device_capabilities(device).flags & SH_DEVICE_VIRTUAL_TIME) != 0 && !table.is_packed() ? nullptr
+                                                                                                        : &files),
       compute_(device),
       runtime_(create_runtime(device, "stagehand run")),
       uses_(step_uses(table, order, compute_ms)) {
-    const bool contentless = (device_capabilities(device).flags & SH_DEVICE_VIRTUAL_TIME) != 0;
-    blocks_ = register_blocks(runtime_.get(), table, contentless && !table.is_packed() ? nullptr : &files);
+    blocks_ = register_blocks(runtime_.get(), table, contents_);
     set_order(runtime_.get(), schedule(uses_, blocks_), "the order of use");
 }
 
 sh_plan_info StreamingSession::plan() { return make_plan(runtime_.get(), "plan"); }
+
+std::optional<std::size_t> StreamingSession::last_use(std::string_view name) const {
+    for (std::size_t use = uses_.size(); use > 0; --use) {
+        const std::string& of = table_.blocks[uses_[use - 1].block].name;
+        if (of.starts_with(name) && (of.size() == name.size() || of[name.size()] == ' ')) return use - 1;
+    }
+    return std::nullopt;
+}
 
 void StreamingSession::fail(sh_status status, std::size_t block) const {
     if (status == SH_ERROR_SOURCE) {

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include <stagehand/stagehand.h>
@@ -14,6 +17,22 @@
 
 namespace stagehand::cli {
 
+// Blocks as the library takes them. `blocks` and `files` must outlive them.
+class BlockDescs {
+public:
+    // Without `files`: see register_blocks().
+    BlockDescs(std::span<const model::Block> blocks, const ModelFiles* files);
+    BlockDescs(const BlockDescs&) = delete;
+    BlockDescs& operator=(const BlockDescs&) = delete;
+
+    const sh_block_desc* data() const { return descs_.data(); }
+    std::size_t size() const { return descs_.size(); }
+
+private:
+    std::vector<sh_segment> segments_;
+    std::vector<sh_block_desc> descs_;
+};
+
 // Registers the blocks of `table` in a runtime, and returns their ids. Without `files`, blocks have sizes but no
 // contents: on a device with virtual time, which needs the files of a packed model for the sizes of its chunks.
 std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files);
@@ -24,6 +43,8 @@ public:
     StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files, Order order,
                      double compute_ms);
 
+    // The files of the blocks, as register_blocks() takes them.
+    const ModelFiles* contents() const { return contents_; }
     // Puts the plan into force.
     sh_plan_info plan();
 
@@ -37,12 +58,15 @@ public:
     sh_runtime* runtime() const { return runtime_.get(); }
     const Stream& compute_stream() const { return compute_; }
     std::size_t uses() const { return uses_.size(); }
+    // The last use of a block that has this name, or is a part of what has it. Nothing if there is none.
+    std::optional<std::size_t> last_use(std::string_view name) const;
 
 private:
     [[noreturn]] void fail(sh_status status, std::size_t block) const;
 
     const BlockTable& table_;
     const ModelFiles& files_;
+    const ModelFiles* const contents_;
     // Declared before the runtime, because a stream must outlive the steps in which it was used.
     Stream compute_;
     Runtime runtime_;

@@ -47,8 +47,8 @@ double parse_positive(const std::string& text, double least, double largest, con
 const char* const training_only[] = {"--layers",    "--hidden-size", "--heads",   "--kv-heads",   "--intermediate-size",
                                      "--gated-mlp", "--vocab-size",  "--seq-len", "--batch-size", "--dtype",
                                      "--peak",      "--slowdown",    "--flops",   "--step-ms",    "--memory-bandwidth"};
-const char* const streaming_only[] = {"--budget",    "--order", "--compute-ms", "--max-block",
-                                      "--unordered", "--kinds", "--curve",      "--all-blocks"};
+const char* const streaming_only[] = {"--budget", "--order", "--compute-ms", "--max-block", "--unordered",
+                                      "--kinds",  "--curve", "--all-blocks", "--experts"};
 const char* const model_sizes[] = {"--layers",    "--hidden-size", "--kv-heads", "--intermediate-size",
                                    "--gated-mlp", "--vocab-size"};
 
@@ -137,6 +137,8 @@ void check_plan_options(const CLI::App& app, const PlanOptions& options) {
     }
     for (const char* name : training_only)
         if (is_given(app, name)) refuse_option(name, "needs --training");
+    for (const char* name : {"--kinds", "--unordered"})
+        if (!options.experts.empty() && is_given(app, name)) refuse_option(name, "has no meaning with --experts");
     for (const char* name : {"MODEL", "--budget"})
         if (!is_given(app, name)) throw CLI::RequiredError(name);
 }

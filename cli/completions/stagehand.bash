@@ -33,7 +33,7 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -W "auto 10% 25% 50% 75%" -- "$current")
             return
             ;;
-        --svg|--trace|--telemetry|--report|-o|--output)
+        --experts|--svg|--trace|--telemetry|--report|-o|--output)
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$current")
             return
@@ -63,13 +63,13 @@ _stagehand()
             options="--help --json"
             ;;
         plan)
-            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
+            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --experts --json
                      --bandwidth --unordered --kinds --curve --svg --all-blocks --training --layers --hidden-size
                      --heads --kv-heads --intermediate-size --gated-mlp --vocab-size --seq-len --batch-size --dtype --peak
                      --slowdown --flops --step-ms --memory-bandwidth"
             ;;
         run)
-            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
+            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --experts --json
                      --steps --helpers --verify --trace --telemetry --report --quiet"
             ;;
         pack)

@@ -28,6 +28,7 @@ complete -c stagehand -n $model -l order -x -a 'forward forward-backward' -d 'Or
 complete -c stagehand -n $model -l compute-ms -x -d 'Milliseconds that a step computes'
 complete -c stagehand -n $model -l max-block -x -d 'Split blocks that are larger'
 complete -c stagehand -n $model -l max-header -x -d 'Refuse a model with a larger header'
+complete -c stagehand -n $model -l experts -r -d 'Replay a trace of experts'
 
 set -l plan "__fish_seen_subcommand_from plan"
 complete -c stagehand -n $plan -l bandwidth -x -d 'Speed of the link from host to device'

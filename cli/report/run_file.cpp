@@ -1,13 +1,11 @@
 #include "report/run_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include <fmt/format.h>
 
 #include "exit_code.h"
+#include "json_lines.h"
 #include "model/text.h"
 #include "report/json_fields.h"
 
@@ -99,30 +97,11 @@ void add_line(const Json& json, const std::string& where, RunFile& run) {
 }  // namespace
 
 RunFile read_run_file(const std::string& path) {
-    const std::string name = model::printable(path);
-    errno = 0;
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
     RunFile run;
     run.path = path;
     run.label = model_name(path);
-    std::string text;
-    for (std::uint64_t number = 1; std::getline(file, text); ++number) {
-        if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-        const bool ended = !file.eof();  // by a newline
-        const Json json = Json::parse(text, nullptr, false);
-        if (json.is_discarded()) {
-            if (!ended && !run.steps.empty()) {
-                run.cut = true;
-                break;
-            }
-            throw CommandError(ExitCode::model, fmt::format("{}: line {} is not a JSON object: {}", name, number,
-                                                            model::in_quotes(text.substr(0, 40))));
-        }
-        add_line(json, fmt::format("{}: line {}", name, number), run);
-    }
-    if (file.bad()) throw CommandError(ExitCode::model, fmt::format("{}: {}", name, std::strerror(errno)));
-    if (run.steps.empty()) throw CommandError(ExitCode::model, fmt::format("{} holds no step", name));
+    run.cut = read_json_lines(path, [&](const Json& json, const std::string& where) { add_line(json, where, run); });
+    if (run.steps.empty()) throw CommandError(ExitCode::model, model::printable(path) + " holds no step");
     return run;
 }
 
