@@ -33,6 +33,10 @@ RuntimeSample parse_runtime(const Json& json) {
                        {"id", "clock_ns", "steps", "hits", "misses", "bytes_to_device", "host_waits", "stall_ns",
                         "resident_bytes", "ring_bytes", "unordered_bytes", "held_bytes", "share_bytes",
                         "protected_bytes", "reserved_bytes", "guest_bytes", "given_up_bytes"}};
+    for (const Json& set : list(json, "sets")) {
+        runtime.sets.push_back(
+            {text(set, "name"), {set, {"members", "slots", "uses", "hits", "evictions"}}, {}, {}, {}});
+    }
     return runtime;
 }
 
@@ -69,6 +73,15 @@ void compare(RuntimeSample& now, const RuntimeSample& before, double link) {
     now.bytes_per_second = rate("bytes_to_device");
     now.link_share = share_of(now.bytes_per_second, link);
     now.stall_share = share_of(rate("stall_ns"), 1e9);
+    for (std::size_t i = 0; i < now.sets.size() && now.sets.size() == before.sets.size(); ++i) {
+        SetSample& set = now.sets[i];
+        const auto set_rate = [&](const char* name) {
+            return per_second(set.figures[name], before.sets[i].figures[name], seconds);
+        };
+        set.uses_per_second = set_rate("uses");
+        set.evictions_per_second = set_rate("evictions");
+        set.hit_share = share_of(set_rate("hits"), set.uses_per_second.value_or(0));
+    }
 }
 
 const RuntimeSample* find(const std::vector<RuntimeSample>& runtimes, std::uint64_t id) {

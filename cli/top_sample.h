@@ -25,11 +25,20 @@ private:
     std::map<std::string, std::uint64_t> values_;
 };
 
+struct SetSample {
+    std::string name;
+    Figures figures;
+
+    std::optional<double> uses_per_second, evictions_per_second;
+    std::optional<double> hit_share;  // of the uses since the sample before
+};
+
 // A runtime. Rates are by the device's clock. They are missing if there is no sample before, or if no time has passed.
 struct RuntimeSample {
     std::string name;
     bool lost = false;
     Figures figures;
+    std::vector<SetSample> sets;
 
     std::optional<double> steps_per_second, hits_per_second, misses_per_second, stalls_per_second;
     std::optional<double> bytes_per_second;  // to the device
@@ -67,7 +76,8 @@ void compare(Sample& now, const Sample& before);
 // The document with the rates added. `interval` is the time between the two samples in seconds.
 Json with_rates(const Sample& sample, double interval);
 
-// What `stagehand top` shows: a line about the process, a table of its devices, and a table of its runtimes.
+// What `stagehand top` shows: a line about the process, a table of its devices, a table of its runtimes, and
+// one of their sets if there are any.
 std::string top_view(const Terminal& terminal, const Sample& sample);
 
 }  // namespace stagehand::cli

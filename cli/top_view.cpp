@@ -121,11 +121,33 @@ std::string runtime_table(const Terminal& terminal, const Sample& sample) {
     return table.text(terminal);
 }
 
+std::string set_table(const Terminal& terminal, const Sample& sample) {
+    Table table({{"set"},
+                 {"runtime"},
+                 {"slots", Align::right},
+                 {"members", Align::right},
+                 {"uses/s", Align::right},
+                 {"hits", Align::right},
+                 {"evictions/s", Align::right}});
+    bool any = false;
+    for (const DeviceSample& device : sample.devices) {
+        for (const RuntimeSample& runtime : device.runtimes) {
+            for (const SetSample& set : runtime.sets) {
+                any = true;
+                table.add({shown(set.name), shown(runtime.name), count_text(set.figures["slots"]),
+                           count_text(set.figures["members"]), per_second(set.uses_per_second), share(set.hit_share),
+                           per_second(set.evictions_per_second)});
+            }
+        }
+    }
+    return any ? "\n" + table.text(terminal) : "";
+}
+
 }  // namespace
 
 std::string top_view(const Terminal& terminal, const Sample& sample) {
     return head(terminal, sample) + "\n" + device_table(terminal, sample) + "\n" + runtime_table(terminal, sample) +
-           link_note(sample);
+           set_table(terminal, sample) + link_note(sample);
 }
 
 }  // namespace stagehand::cli

@@ -104,6 +104,34 @@ void tell_plan_and_step(const RunFile& run, double step_ms, Advice& advice) {
     }
 }
 
+void tell_sets(const RunFile& run, Advice& advice) {
+    const auto share = [](std::uint64_t part, std::uint64_t whole) {
+        return share_text(static_cast<double>(part), static_cast<double>(whole));
+    };
+    for (const LoggedSet& set : run.sets) {
+        if (set.uses == 0) continue;
+        std::string sentence = fmt::format(
+            "Set {}: {} of {} members have slots. {} of {} found their member in a slot, and {} made room for another.",
+            set.name.empty() ? "without a name" : set.name, count_text(set.slots), count_text(set.members),
+            share(set.hits, set.uses), counted(set.uses, "use"), counted(set.evictions, "member"));
+        const auto rate = [&](std::size_t group) {
+            return static_cast<double>(set.group_hits[group]) / static_cast<double>(set.group_uses[group]);
+        };
+        std::vector<std::size_t> used;
+        for (std::size_t i = 0; i < set.group_uses.size(); ++i)
+            if (set.group_uses[i] > 0) used.push_back(i);
+        if (used.size() > 1) {
+            const auto [least, most] =
+                std::minmax_element(used.begin(), used.end(),
+                                    [&](std::size_t left, std::size_t right) { return rate(left) < rate(right); });
+            sentence += fmt::format(" By group: from {} (group {}) to {} (group {}).",
+                                    share(set.group_hits[*least], set.group_uses[*least]), *least,
+                                    share(set.group_hits[*most], set.group_uses[*most]), *most);
+        }
+        advice.course.push_back(sentence);
+    }
+}
+
 void tell_troubles(const RunFile& run, Advice& advice) {
     std::uint64_t failed = 0;
     std::uint64_t cancelled = 0;
@@ -206,6 +234,7 @@ Advice advice_of(const RunFile& run, const WhatIf& what_if) {
         tell_plan_and_step(run, step_ms, advice);
     }
     tell_waits(run, step_ms, advice);
+    tell_sets(run, advice);
     tell_troubles(run, advice);
     if (!what_if.problem.empty()) advice.changes.push_back(what_if.problem);
     if (!what_if.curve.points.empty()) {

@@ -104,6 +104,15 @@ std::string facts(const RunFile& run) {
         if (plan.unordered_bytes > 0) add("for blocks outside the order", model::format_bytes(plan.unordered_bytes));
         add("link", model::format_rate(static_cast<double>(plan.link_bytes_per_second)));
     }
+    for (const LoggedSet& set : run.sets) {
+        if (set.group_uses.size() < 2) continue;
+        std::string rates;
+        for (std::size_t i = 0; i < set.group_uses.size(); ++i) {
+            rates += (i == 0 ? "" : ", ") +
+                     share_text(static_cast<double>(set.group_hits[i]), static_cast<double>(set.group_uses[i]));
+        }
+        add("hits of each group", set.name.empty() ? rates : set.name + ": " + rates);
+    }
     return "<table class=\"facts\">\n" + rows + "</table>\n";
 }
 

@@ -28,6 +28,35 @@ LoggedStep step_of(const JsonFields& line) {
     return step;
 }
 
+void add_counts(const JsonFields& fields, const char* name, std::vector<std::uint64_t>& to) {
+    const Json& counts = fields.list(name);
+    to.resize(std::max(to.size(), counts.size()));
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        if (!counts[i].is_number_unsigned()) fields.refuse(name, "holds what is not a count");
+        to[i] += counts[i].get<std::uint64_t>();
+    }
+}
+
+// Sets are told apart by their place and their name.
+void add_sets(const JsonFields& line, RunFile& run) {
+    const Json& sets = line.list("sets");
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+        const JsonFields fields(sets[i], line.where() + ", sets");
+        if (i == run.sets.size() || run.sets[i].name != fields.text("name"))
+            run.sets.insert(run.sets.begin() + static_cast<std::ptrdiff_t>(i), LoggedSet());
+        LoggedSet& set = run.sets[i];
+        set.name = fields.text("name");
+        set.members = fields.count("members");
+        set.slots = fields.count("slots");
+        set.uses += fields.count("uses");
+        set.hits += fields.count("hits");
+        set.evictions += fields.count("evictions");
+        add_counts(fields, "group_uses", set.group_uses);
+        add_counts(fields, "group_hits", set.group_hits);
+        if (set.group_uses.size() != set.group_hits.size()) fields.refuse("group_hits", "has another length");
+    }
+}
+
 void read_lists(const JsonFields& fields, LoggedPlan& plan) {
     for (const Json& item : fields.list("blocks")) {
         const JsonFields block(item, fields.where());
@@ -87,6 +116,7 @@ void add_line(const Json& json, const std::string& where, RunFile& run) {
     }
     run.steps.push_back(step_of(line));
     run.runtime = line.text("runtime");
+    add_sets(line, run);
     // A runtime that has given all its memory back has an empty plan.
     if (const Json* plan = line.find("plan"); plan != nullptr && !plan->empty()) {
         run.plan = plan_of(JsonFields(*plan, where + ", plan"));

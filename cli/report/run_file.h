@@ -51,11 +51,23 @@ struct LoggedPlan {
     std::vector<StepUse> uses;
 };
 
+// A set over all steps.
+struct LoggedSet {
+    std::string name;
+    std::uint64_t members = 0;
+    std::uint64_t slots = 0;  // in the last step
+    std::uint64_t uses = 0;
+    std::uint64_t hits = 0;
+    std::uint64_t evictions = 0;
+    std::vector<std::uint64_t> group_uses, group_hits;  // may be absent
+};
+
 struct RunFile {
     std::string path;
     std::string label;    // for people: the file's name
     std::string runtime;  // its name
     std::vector<LoggedStep> steps;
+    std::vector<LoggedSet> sets;
     std::optional<LoggedPlan> plan;  // the last one
     std::uint64_t plans = 0;         // described plans
     bool cut = false;                // the last line is incomplete, and was left out

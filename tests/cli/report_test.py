@@ -209,6 +209,18 @@ class ReportTest(CommandTest):
         self.assertRegex(page.words, r"The plan foresees 105 ms, and the steps take 2\.\d+ × as long\.")
         self.assertIn("The bytes came at 35.0 MB/s on average, and the link has 100 MB/s.", page.words)
 
+    def test_sets_are_told_over_all_steps(self):
+        logged = {"name": "experts", "members": 8, "slots": 4, "uses": 10, "hits": 5, "evictions": 2}
+        first = logged | {"slots": 2, "group_uses": [4, 6, 0], "group_hits": [4, 1, 0]}
+        second = logged | {"group_uses": [5, 5, 0], "group_hits": [3, 2, 0]}
+        page = self.report(self.write("run.jsonl", line(1, plan=plan()), line(2, sets=[first]), line(3, sets=[second])))
+        self.assertIn(
+            "Set experts: 4 of 8 members have slots. 50.0 % of 20 uses found their member in a slot, and 4 members "
+            "made room for another. By group: from 27.3 % (group 1) to 77.8 % (group 0).",
+            page.words,
+        )
+        self.assertIn("experts: 77.8 %, 27.3 %, -", page.words)
+
     def test_names_cannot_break_out(self):
         made = plan()
         made["blocks"][3]["name"] = HOSTILE
@@ -294,6 +306,8 @@ class ReportTest(CommandTest):
             ([line(1, plan=[1])], "line 1, plan is not a JSON object"),
             ([line(1, plan=plan() | {"blocks": [{"name": "x", "bytes": 0}]})], '"bytes" is 0'),
             ([line(1, plan=plan(uses=[{"block": 8}]))], '"block" is 8, but the plan has 8 blocks'),
+            ([line(1, sets=[{"group_uses": ["x"]}])], 'line 1, sets: "group_uses" holds what is not a count'),
+            ([line(1, sets=[{"group_uses": [1]}])], 'line 1, sets: "group_hits" has another length'),
             ([{"step": 1, "activations_saved": 3}], "line 1 is of a spiller"),
         ]:
             with self.subTest(says=says):

@@ -3,6 +3,7 @@
 //
 //     figures      what sh_device_get_memory() and sh_runtime_get_stats() say, as JSON
 //     step N       each model streams N steps; then as `figures`
+//     experts N    the first model has a set of six members in four slots, and makes N calls of two; then as `figures`
 //     stream       models stream until the next line comes
 //     stop         the end of that control
 //     start PATH   sh_control_start() without a device
@@ -69,6 +70,35 @@ public:
         check(sh_step_end(runtime), "step");
     }
 
+    // The calls use members 0 and 1, 2 and 3, 4 and 5 in turn.
+    void use_experts(std::uint32_t calls) {
+        if (experts == 0) {
+            sh_segment segment = SH_SEGMENT_INIT;
+            segment.kind = SH_SOURCE_POINTER;
+            segment.pointer = weights.data();
+            segment.bytes = page;
+            sh_block_desc desc = SH_BLOCK_DESC_INIT;
+            desc.bytes = page;
+            desc.segments = &segment;
+            desc.segment_count = 1;
+            const std::vector<sh_block_desc> members(6, desc);
+            sh_set_options options = SH_SET_OPTIONS_INIT;
+            options.call_members = 2;
+            options.group_members = 2;
+            options.slots = 4;
+            options.name = "experts";
+            sh_block ignored[6];
+            check(sh_set_create(runtime, &options, members.data(), members.size(), ignored, &experts), "set");
+        }
+        for (std::uint32_t call = 0; call < calls; ++call) {
+            const std::uint32_t chosen[] = {call % 3 * 2, call % 3 * 2 + 1};
+            std::uint32_t slots[2];
+            auto pool = sh_sized<sh_view>();
+            check(sh_acquire_members(runtime, experts, chosen, 2, SH_STREAM_HOST, 0, &pool, slots), "experts");
+            check(sh_release_members(runtime, experts, chosen, 2, SH_STREAM_HOST), "experts");
+        }
+    }
+
     Json figures() const {
         auto stats = sh_sized<sh_runtime_stats>();
         check(sh_runtime_get_stats(runtime, &stats), "statistics");
@@ -94,6 +124,7 @@ public:
 private:
     std::vector<unsigned char> weights = std::vector<unsigned char>(block_bytes, 42);
     sh_block ids[blocks] = {};
+    sh_set experts = 0;
 };
 
 Json figures(sh_device* device, const std::vector<std::unique_ptr<Model>>& models) {
@@ -146,6 +177,9 @@ int main() {
         } else if (line.rfind("step ", 0) == 0) {
             for (int i = std::stoi(line.substr(5)); i > 0; --i)
                 for (const auto& model : models) model->step();
+            answer = figures(device, models);
+        } else if (line.rfind("experts ", 0) == 0) {
+            models[0]->use_experts(static_cast<std::uint32_t>(std::stoi(line.substr(8))));
             answer = figures(device, models);
         } else if (line == "stream") {
             while (!line_is_there())

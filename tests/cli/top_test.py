@@ -124,6 +124,31 @@ class TopTest(CommandTest):
                 self.assertEqual(runtime[share], 0, share)
         self.assertGreater(sum(own["bytes_to_device"] for own in figures["runtimes"]), 0)
 
+    def test_sets_have_a_table_of_their_own(self):
+        engine = self.engine()
+        self.tell(engine, "step 2")
+        self.assertNotIn("evictions/s", self.top("--once").out)
+        self.assertNotIn("sets", self.sample()["devices"][0]["runtimes"][0])
+        self.tell(engine, "experts 3")
+        (told,) = self.sample()["devices"][0]["runtimes"][0]["sets"]
+        self.assertEqual(
+            told,
+            {
+                "name": "experts",
+                "members": 6,
+                "slots": 4,
+                "stride": 4096,
+                "uses": 6,
+                "hits": 0,
+                "evictions": 2,
+                "group_uses": [2, 2, 2],
+                "group_hits": [0, 0, 0],
+            },
+        )
+        text = self.top("--once").out
+        self.assertEqual(self.row(text, "set ")[1:], ["runtime", "slots", "members", "uses/s", "hits", "evictions/s"])
+        self.assertEqual(self.row(text, "experts"), ["experts", "denoiser", "4", "6", "0.0", "-", "0.0"])
+
     def test_table_says_the_same(self):
         engine = self.engine()
         figures = self.tell(engine, "step 5")
@@ -160,26 +185,9 @@ class TopTest(CommandTest):
             ],
         )
         self.assertEqual(
-            self.row(text, "runtime")[1:],
-            [
-                "device",
-                "steps/s",
-                "link",
-                "of it",
-                "stalled",
-                "held",
-                "share",
-                "resident",
-                "ring",
-                "unordered",
-                "protected",
-                "reserved",
-                "guest",
-                "given up",
-                "stalls/s",
-                "hits/s",
-                "misses/s",
-            ],
+            "|".join(self.row(text, "runtime")[1:]),
+            "device|steps/s|link|of it|stalled|held|share|resident|ring|unordered|protected|reserved|guest|given up|"
+            "stalls/s|hits/s|misses/s",
         )
         # The name of the second runtime would colour the terminal.
         for name, own in zip(("denoiser", r'text "encoder"\x1b[31m\x0a', "visitor"), figures["runtimes"]):
@@ -193,17 +201,7 @@ class TopTest(CommandTest):
                     "0 %",
                     *(
                         size(own[part + "_bytes"])
-                        for part in (
-                            "held",
-                            "share",
-                            "resident",
-                            "ring",
-                            "unordered",
-                            "protected",
-                            "reserved",
-                            "guest",
-                            "given_up",
-                        )
+                        for part in "held share resident ring unordered protected reserved guest given_up".split()
                     ),
                     "0.0",
                     "0.0",
