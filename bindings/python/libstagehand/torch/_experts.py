@@ -19,7 +19,7 @@ from .._members import Members, MemberSet
 from .._runtime import Runtime
 from .._sources import BlockDesc, Mapped, Segment
 from ._division import Unit, is_called, own_tensors
-from ._guesses import Guesses, make_guesses, tell
+from ._guesses import Guesses, Told, make_guesses
 from ._hooks import Hook, Running, UnitHooks, _Enter, _Leave
 from ._memory import buffer_of, memory_tensor
 from ._weights import ALIGNMENT, HeldBlock, Place, Weight
@@ -30,6 +30,8 @@ _ROUTES = ("top_k_index", "router_indices", "selected_experts")
 _LISTED = re.compile(r"(^|\.)experts\.(expert_)?\d+$")
 # The most experts that a plan has slots for in any case. A call that uses more has them if there is memory.
 _CALL_EXPERTS = 8
+# So few routes are looked through in Python: each operation of PyTorch takes some microseconds.
+_FEW_ROUTES = 256
 # A grouped product of PyTorch on CUDA takes fewer groups than this, and each slot of a pool is a group.
 _GROUPS = 1024
 
@@ -104,8 +106,7 @@ class Layer:
     def set_count(self, count: int) -> None:
         """Tells the module how many experts its tensors have."""
         if self.stacked:
-            module: Any = self.module
-            module.num_experts = count
+            self.module.__dict__["num_experts"] = count  # a module takes long to set an attribute
 
     def shape(self) -> tuple[Any, ...]:
         """What the layers of one pool have in common."""
@@ -143,6 +144,7 @@ class Pool:
                 place.weight.block.members = self.set.blocks[layer.first : layer.first + layer.count]
         self._seen: tuple[int, int] = (0, 0)
         self._memory: torch.Tensor = None  # type: ignore[assignment]
+        self._made: dict[Layer, list[torch.Tensor]] = {}  # over that memory
 
     def tensors(self, members: Members, layer: Layer) -> list[torch.Tensor]:
         """The tensors of a layer over the pool, with as many experts as there are slots, or of an expert in a list over
@@ -151,6 +153,15 @@ class Pool:
         if self._seen != (members.address, members.bytes):
             self._seen = members.address, members.bytes
             self._memory = memory_tensor(members.address, members.bytes, self._device, self._kind)
+            self._made = {}
+        made = self._made.get(layer)
+        if made is None:
+            made = self._make(members, layer)
+            if layer.stacked:
+                self._made[layer] = made
+        return made
+
+    def _make(self, members: Members, layer: Layer) -> list[torch.Tensor]:
         stride, made = self.set.stride, []
         for place, offset in zip(layer.places, layer.offsets):
             like = place.original
@@ -253,6 +264,7 @@ class ExpertHooks(UnitHooks):
         super().__init__(running, unit, blocks, False)
         self.layer = layer
         self.held: list[Members] = []  # of the calls under way
+        self.told: Told | None = None
 
     def attach(self, module: nn.Module) -> list[Any]:
         return [
@@ -317,26 +329,35 @@ class _EnterExperts(Hook):
         if routes.dtype not in (torch.int32, torch.int64) or not hooks.layer.is_plain():
             return self.plainly(module, args)
         on_host = routes.cpu()  # waits for the router
-        chosen, inverse = _chosen(hooks.layer, on_host)
-        members = hooks.acquire(chosen.tolist())
+        chosen = _chosen(hooks.layer, on_host)
+        members = hooks.acquire(chosen)
         if members is None:
             return self.plainly(module, args)
-        tell(hooks.layer, args[0] if args else kwargs.get("hidden_states"), on_host)
-        routed = torch.tensor(members.slots, dtype=routes.dtype)[inverse].to(routes.device)
+        hooks.told = Told(hooks.layer, args[0] if args else kwargs.get("hidden_states"), on_host)
+        routed = _routed(on_host, dict(zip(chosen, members.slots))).to(routes.device)
         if name in kwargs:
             return args, {**kwargs, name: routed}
         return (*args[:place], routed, *args[place + 1 :]), kwargs
 
 
-def _chosen(layer: Layer, routes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The experts that any token uses, and which of them each entry of `routes` is. The entries are read only once,
-    because they may change.
-    """
-    chosen, inverse = torch.unique(routes, return_inverse=True)
-    wrong = chosen[(chosen < 0) | (chosen >= layer.count)]
-    if len(wrong):
-        raise IndexError(f"{layer.name} has {layer.count} experts, and the router has chosen {wrong.tolist()[:8]}")
-    return chosen, inverse
+def _chosen(layer: Layer, routes: torch.Tensor) -> list[int]:
+    """The experts that any token uses, in ascending order. They are in host memory, where they do not change."""
+    few = routes.numel() <= _FEW_ROUTES
+    chosen: list[int] = sorted(set(routes.flatten().tolist())) if few else torch.unique(routes).tolist()
+    if chosen[0] < 0 or chosen[-1] >= layer.count:
+        wrong = [number for number in chosen if not 0 <= number < layer.count]
+        raise IndexError(f"{layer.name} has {layer.count} experts, and the router has chosen {wrong[:8]}")
+    return chosen
+
+
+def _routed(routes: torch.Tensor, slots: dict[int, int]) -> torch.Tensor:
+    """The slots in the place of the experts."""
+    if routes.numel() <= _FEW_ROUTES:
+        flat = [slots[number] for number in routes.flatten().tolist()]
+        return torch.tensor(flat, dtype=routes.dtype).view(routes.shape)
+    table = torch.zeros(max(slots) + 1, dtype=routes.dtype)
+    table[list(slots)] = torch.tensor(list(slots.values()), dtype=routes.dtype)
+    return table[routes]
 
 
 class _LeaveExperts(Hook):
@@ -351,3 +372,6 @@ class _LeaveExperts(Hook):
         if hooks.is_under_way():
             hooks.give_back()
         self.plainly(module, args, output)
+        told, hooks.told = hooks.told, None
+        if told is not None:
+            told.use()

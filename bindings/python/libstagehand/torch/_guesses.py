@@ -97,20 +97,25 @@ class Guesses:
         """How often a token's first guess was right, its second one, and so on. Empty: too few were seen."""
         return [right / self._seen for right in self._right] if self._seen >= _LEAST_SEEN else []
 
-    def guess(self, hidden: Any, count: int) -> None:
-        """Has the experts loaded that tokens will probably use, as the hidden states of the layer before show."""
+    def wants(self, hidden: Any) -> bool:
+        """Whether a call of the layer before is worth a guess."""
         self._made = []
-        rates = self.rates
-        good = any(rate >= _LEAST_CHANCE for rate in rates)
         self._calls += 1
-        if rates and not good and self._calls % _LOOK_ONE_IN:
-            return
-        if not isinstance(hidden, torch.Tensor) or not self._router.takes(hidden):
-            return
+        if self.rates and not self._is_good() and self._calls % _LOOK_ONE_IN:
+            return False
+        return isinstance(hidden, torch.Tensor) and self._router.takes(hidden)
+
+    def _is_good(self) -> bool:
+        return any(rate >= _LEAST_CHANCE for rate in self.rates)
+
+    def guess(self, hidden: torch.Tensor, count: int) -> None:
+        """Has so many experts loaded that each token will probably use, as the hidden states of the layer before show,
+        which are in host memory.
+        """
         with plainly():
-            self._made = self._router.choose(hidden.flatten(0, -2).cpu(), count)
-        if good:
-            self._load(rates)
+            self._made = self._router.choose(hidden.flatten(0, -2), count)
+        if self._is_good():
+            self._load(self.rates)
 
     def _load(self, rates: list[float]) -> None:
         missing: dict[int, float] = {}  # how probable it is that no token uses an expert
@@ -149,12 +154,24 @@ def make_guesses(model: nn.Module, layers: list[Layer], places: dict[int, Place]
     return made
 
 
-def tell(layer: Layer, hidden: Any, routes: torch.Tensor) -> None:
-    """Tells what a layer's experts get, and the experts of each token, in host memory."""
-    if layer.guesses is not None:
-        layer.guesses.compare(routes)
-    if layer.next is not None and layer.next.guesses is not None:
-        layer.next.guesses.guess(hidden, routes.size(-1))
+class Told:
+    """What a layer's experts were told, in host memory, for the guesses. It is used once their work is queued."""
+
+    __slots__ = ("layer", "hidden", "routes")
+
+    def __init__(self, layer: Layer, hidden: Any, routes: torch.Tensor) -> None:
+        self.layer, self.routes = layer, routes
+        self.hidden: torch.Tensor | None = None
+        following = layer.next and layer.next.guesses
+        if following and following.wants(hidden):
+            self.hidden = hidden.cpu()
+
+    def use(self) -> None:
+        layer = self.layer
+        if layer.guesses:
+            layer.guesses.compare(self.routes)
+        if self.hidden is not None and layer.next and layer.next.guesses:
+            layer.next.guesses.guess(self.hidden, self.routes.size(-1))
 
 
 class GuessRates:
