@@ -6,7 +6,7 @@
 // call. Members that are held, or that the call in hand still needs, are never chosen.
 //
 // A call costs O(width of the group), everything else O(log members). Nothing allocates after the constructor, except
-// saved_by().
+// resize().
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,6 @@ public:
 
     // See UseRates. The planner compares these with the one use a step of each block in the order.
     double value(uint32_t member) const { return rates_.value(member); }
-    std::vector<double> saved_by() const { return rates_.saved_by(); }
 
 private:
     struct Member {

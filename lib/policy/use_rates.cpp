@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 namespace stagehand::policy {
@@ -145,14 +144,6 @@ void UseRates::appraise(uint32_t group) {
         const double value = std::inner_product(term.begin(), term.end(), weights_.begin(), 0.0);
         values_[member] = std::clamp(value, kLeastValue, 1.0);
     }
-}
-
-std::vector<double> UseRates::saved_by() const {
-    std::vector<double> saved = values_;
-    std::sort(saved.begin(), saved.end(), std::greater<>());
-    saved.insert(saved.begin(), 0);
-    std::partial_sum(saved.begin(), saved.end(), saved.begin());
-    return saved;
 }
 
 }  // namespace stagehand::policy

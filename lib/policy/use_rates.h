@@ -18,7 +18,7 @@ namespace stagehand::policy {
 
 class UseRates {
 public:
-    // Members are numbered through: `width` of each group. Nothing else allocates, except saved_by().
+    // Members are numbered through: `width` of each group. Nothing else allocates.
     UseRates(uint32_t groups, uint32_t width);
 
     uint32_t groups() const { return groups_; }
@@ -31,8 +31,6 @@ public:
 
     // The expected uses a step, from 0 to 1, as of the group's latest call.
     double value(uint32_t member) const { return values_[member]; }
-    // Element s: the uses a step that find their member on the device if it has the s members of the highest values.
-    std::vector<double> saved_by() const;
 
 private:
     static constexpr size_t kRates = 3;

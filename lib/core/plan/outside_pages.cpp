@@ -26,6 +26,7 @@ void OutsidePages::state(Registry& registry, const Order& order, const PlanLimit
         if (order.known() && !units[i].unordered && units[i].last_use())
             of_others.to_learn.push_back({i, units[i].pages});
     }
+    pools_more = outside.pool_pages - outside.least_pool_pages;
     needs = policy::needs_outside(outside);
     least = needs.pages();
     good = std::max({least, limits.unordered_held_pages, policy::needs_outside(of_others).pages()});

@@ -14,6 +14,7 @@ namespace stagehand::core {
 namespace {
 
 // If the engine sets no size, units outside the order get at most this part of the share beyond what they must have.
+// Members of sets get none of it: a step uses a page of the order once, and a member less often.
 constexpr uint64_t kUnorderedPart = 8;
 constexpr uint32_t kSimulatedSteps = 64;  // of a plan that is in force
 
@@ -131,7 +132,8 @@ uint64_t Planner::share_of_unordered(const Order& order, const PlanLimits& limit
         if (order.contains(i) && (limits.keep_all || units[i].protections)) ordered_kept += units[i].own.size();
     const uint64_t most = share_pages > ordered_least ? share_pages - ordered_least : 0;
     const uint64_t spare = share_pages > ordered_kept ? share_pages - ordered_kept : 0;
-    uint64_t pages = std::min(most, std::max(outside_.good, std::min(outside_.total, share_pages / kUnorderedPart)));
+    const uint64_t plenty = std::min(outside_.total - outside_.pools_more, share_pages / kUnorderedPart);
+    uint64_t pages = std::min(most, std::max(outside_.good, plenty));
     if (limits.unordered_pages) pages = std::min(most, outside_.least);
     if (share_pages > ordered_wanted) pages = std::max(pages, std::min(outside_.total, share_pages - ordered_wanted));
     // Protected pages come before additional pages, on either side.

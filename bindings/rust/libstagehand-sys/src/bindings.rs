@@ -1045,7 +1045,8 @@ Before the order is known, the plan has room for this number of the largest bloc
 this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
 returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
 memory only if the order has no use for the memory, and never more than they need together. 0: the library
-takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
+takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.
+Beyond a call's members, sets get what others leave.*/
     pub unordered_bytes: u64,
     /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
 beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
