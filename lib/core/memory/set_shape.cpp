@@ -8,7 +8,7 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint64_t kAlignment = 256;                  // of slots, as of blocks
+constexpr uint64_t kSlotUnit = 256;                   // of slots, as of blocks
 constexpr uint64_t kLargestPool = uint64_t(1) << 46;  // so that no product overflows
 
 Status bad(const std::string& what) { return Status(SH_ERROR_INVALID_ARGUMENT, what); }
@@ -24,8 +24,8 @@ Status shape_set(const sh_set_options& options, std::span<const sh_block_desc> m
             return bad(describe(members[i], i) + " has " + std::to_string(members[i].bytes) +
                        " bytes, and the first member has " + std::to_string(bytes) +
                        ": all members of a set have the same size");
-    const uint64_t stride = options.stride ? options.stride : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (stride % kAlignment || stride < bytes)
+    const uint64_t stride = options.stride ? options.stride : (bytes + kSlotUnit - 1) / kSlotUnit * kSlotUnit;
+    if (stride % kSlotUnit || stride < bytes)
         return bad("stride is " + std::to_string(stride) + ", but has to be a multiple of 256, and at least the " +
                    std::to_string(bytes) + " bytes of a member");
     const uint64_t slots = options.slots ? std::min(options.slots, count) : count;
