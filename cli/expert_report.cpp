@@ -12,11 +12,11 @@ namespace stagehand::cli {
 
 namespace {
 
-double rate(const ExpertCount& count) {
+double hit_rate(const ExpertCount& count) {
     return count.uses == 0 ? 0 : static_cast<double>(count.hits) / static_cast<double>(count.uses);
 }
 
-std::string rate_text(const ExpertCount& count) {
+std::string hit_rate_text(const ExpertCount& count) {
     return share_text(static_cast<double>(count.hits), static_cast<double>(count.uses));
 }
 
@@ -33,13 +33,15 @@ std::uint64_t sum(const ExpertFigures& figures, std::uint64_t sh_set_info::*memb
     return sum;
 }
 
-Json json_of(const ExpertTable& table, const ExpertFigures& figures) {
+Json experts_json(const ExpertTable& table, const ExpertFigures& figures) {
     const ExpertCount all = figures.all();
     Json layers = Json::array(), sets = Json::array();
     for (std::size_t i = 0; i < table.layers.size(); ++i) {
         const ExpertCount& count = figures.layers[i];
-        layers.push_back(
-            {{"layer", table.layers[i].number}, {"uses", count.uses}, {"hits", count.hits}, {"hit_rate", rate(count)}});
+        layers.push_back({{"layer", table.layers[i].number},
+                          {"uses", count.uses},
+                          {"hits", count.hits},
+                          {"hit_rate", hit_rate(count)}});
     }
     for (const sh_set_info& set : figures.sets)
         sets.push_back({{"members", set.members}, {"slots", set.slots}, {"slot_bytes", set.stride}});
@@ -48,7 +50,7 @@ Json json_of(const ExpertTable& table, const ExpertFigures& figures) {
             {"slots", sum(figures, &sh_set_info::slots)},
             {"uses", all.uses},
             {"hits", all.hits},
-            {"hit_rate", rate(all)},
+            {"hit_rate", hit_rate(all)},
             {"evictions", sum(figures, &sh_set_info::evictions)},
             {"missed_bytes_per_token", missed_bytes(table, figures)},
             {"bytes_copied", figures.bytes_copied},
@@ -66,8 +68,8 @@ std::string beside(const ExpertReport& report, const std::string& planned, const
 
 Json experts_json(const ExpertReport& report) {
     Json json = {{"experts", report.table.blocks.size()}, {"expert_bytes", report.table.bytes}};
-    json.update(json_of(report.table, report.measured ? *report.measured : report.planned));
-    if (report.measured) json["planned"] = json_of(report.table, report.planned);
+    json.update(experts_json(report.table, report.measured ? *report.measured : report.planned));
+    if (report.measured) json["planned"] = experts_json(report.table, report.planned);
     return json;
 }
 
@@ -86,8 +88,8 @@ std::string experts_text(const ExpertReport& report, const Terminal& terminal) {
         const ExpertLayer& layer = table.layers[i];
         const ExpertCount& count = shown.layers[i];
         layers.add({count_text(layer.number), count_text(layer.experts), model::format_bytes(layer.bytes),
-                    count_text(count.uses), count_text(count.hits), rate_text(count),
-                    report.measured ? rate_text(plan.layers[i]) : ""});
+                    count_text(count.uses), count_text(count.hits), hit_rate_text(count),
+                    report.measured ? hit_rate_text(plan.layers[i]) : ""});
     }
     const auto slots = [](const ExpertFigures& figures) { return count_text(sum(figures, &sh_set_info::slots)); };
     const auto missed = [&](const ExpertFigures& figures) { return model::format_bytes(missed_bytes(table, figures)); };
@@ -98,8 +100,8 @@ std::string experts_text(const ExpertReport& report, const Terminal& terminal) {
     facts.add(
         "slots", slots(shown),
         beside(report, slots(plan), fmt::format("{} evictions", count_text(sum(shown, &sh_set_info::evictions)))));
-    facts.add("expert hits", rate_text(all),
-              beside(report, rate_text(plan.all()),
+    facts.add("expert hits", hit_rate_text(all),
+              beside(report, hit_rate_text(plan.all()),
                      fmt::format("of {} in {}", counted(all.uses, "use"), counted(shown.tokens, "token"))));
     facts.add("missed a token", missed(shown), beside(report, missed(plan), "bytes of experts"));
     facts.add("token time", time_text(shown.ms_per_token()),

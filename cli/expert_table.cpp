@@ -38,7 +38,7 @@ std::optional<std::uint64_t> expert_of(std::string_view name) {
     return read_number<std::uint64_t>(rest.substr(0, rest.find('.')));
 }
 
-[[noreturn]] void refuse(const model::Model& model, const model::Tensor& tensor, const std::string& why) {
+[[noreturn]] void refuse_tensor(const model::Model& model, const model::Tensor& tensor, const std::string& why) {
     throw model::ModelError(model.files[tensor.file].path, model::tensor_field(tensor.name), why);
 }
 
@@ -56,7 +56,7 @@ std::uint64_t count_experts(const model::Model& model, const std::vector<ExpertT
     std::uint64_t count = 0, largest = 0;
     for (const ExpertTensor& part : tensors) {
         const model::Tensor& tensor = model.tensors[part.tensor];
-        if (part.expert && *part.expert >= most_experts) refuse(model, tensor, "is of an expert beyond 65535");
+        if (part.expert && *part.expert >= most_experts) refuse_tensor(model, tensor, "is of an expert beyond 65535");
         if (part.expert) {
             count = std::max(count, *part.expert + 1);
         } else if (!tensor.shape.empty() && tensor.bytes > largest) {
@@ -73,8 +73,8 @@ std::vector<std::size_t> add_layer(const model::Model& model, ExpertLayer layer,
                                    const std::vector<ExpertTensor>& tensors, ExpertTable& table) {
     const std::uint64_t count = count_experts(model, tensors);
     if (count == 0 || count > most_experts)
-        refuse(model, model.tensors[tensors.front().tensor],
-               fmt::format("seems to be of {} experts; at most {} are expected", count, most_experts));
+        refuse_tensor(model, model.tensors[tensors.front().tensor],
+                      fmt::format("seems to be of {} experts; at most {} are expected", count, most_experts));
     layer.first = table.blocks.size();
     layer.experts = static_cast<std::uint32_t>(count);
     table.blocks.resize(layer.first + count);
@@ -95,9 +95,10 @@ std::vector<std::size_t> add_layer(const model::Model& model, ExpertLayer layer,
     layer.bytes = experts.front().bytes;
     for (std::size_t i = 0; i < experts.size(); ++i) {
         if (experts[i].bytes == 0 || experts[i].bytes != layer.bytes)
-            refuse(model, model.tensors[tensors.front().tensor],
-                   fmt::format("expert {} of {} has {} bytes, but expert 0 has {}: those of a layer must be alike", i,
-                               model::printable(layer.name), experts[i].bytes, layer.bytes));
+            refuse_tensor(
+                model, model.tensors[tensors.front().tensor],
+                fmt::format("expert {} of {} has {} bytes, but expert 0 has {}: those of a layer must be alike", i,
+                            model::printable(layer.name), experts[i].bytes, layer.bytes));
         close_gaps(experts[i]);
         experts[i].name = fmt::format("{} expert {}", model::printable(layer.name), i);
         table.bytes += layer.bytes;
@@ -117,13 +118,14 @@ ExpertTable read_experts(const ModelOptions& options, std::uint64_t budget) {
         const std::string_view layer = model::layer_of(tensor.name);
         if (layer.empty() || tensor.bytes == 0 || !model::looks_like_expert(tensor.name)) continue;
         const auto number = read_number<std::uint64_t>(layer.substr(layer.rfind('.') + 1));
-        if (!number) refuse(model, tensor, "is of a layer whose number does not fit in 64 bits");
+        if (!number) refuse_tensor(model, tensor, "is of a layer whose number does not fit in 64 bits");
         auto& [layer_name, tensors] = found[*number];
         if (tensors.empty()) layer_name = layer;
         if (layer_name != layer)
-            refuse(model, tensor,
-                   fmt::format("is an expert's, as those of {} are: a trace could not tell which layer {} it means",
-                               model::in_quotes(layer_name), *number));
+            refuse_tensor(
+                model, tensor,
+                fmt::format("is an expert's, as those of {} are: a trace could not tell which layer {} it means",
+                            model::in_quotes(layer_name), *number));
         tensors.push_back({i, expert_of(tensor.name)});
     }
     if (found.empty())
