@@ -136,18 +136,18 @@ class TopTest(CommandTest):
             {
                 "name": "experts",
                 "members": 6,
-                "slots": 4,
+                "slots": 2,
                 "stride": 4096,
                 "uses": 6,
                 "hits": 0,
-                "evictions": 2,
+                "evictions": 4,
                 "group_uses": [2, 2, 2],
                 "group_hits": [0, 0, 0],
             },
         )
         text = self.top("--once").out
         self.assertEqual(self.row(text, "set ")[1:], ["runtime", "slots", "members", "uses/s", "hits", "evictions/s"])
-        self.assertEqual(self.row(text, "experts"), ["experts", "denoiser", "4", "6", "0.0", "-", "0.0"])
+        self.assertEqual(self.row(text, "experts"), ["experts", "denoiser", "2", "6", "0.0", "-", "0.0"])
 
     def test_table_says_the_same(self):
         engine = self.engine()
