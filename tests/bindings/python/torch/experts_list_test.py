@@ -112,6 +112,46 @@ def test_calls_with_gradients_between_calls_without():
         assert acquires() == usual
 
 
+def test_adapters_of_experts():
+    peft = pytest.importorskip("peft")
+
+    def adapted():
+        torch.manual_seed(3)
+        names = r".*experts\.\d+\.(up|down)"
+        return peft.get_peft_model(mixtures(4), peft.LoraConfig(r=2, target_modules=names, init_lora_weights=False))
+
+    def trained(model):
+        adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer, found = torch.optim.AdamW(adapters, 1e-2), []
+        for x in tokens(3):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(outputs(model, tokens(3)))
+        return found + [adapter.detach().clone() for adapter in adapters]
+
+    want, model = trained(adapted()), adapted()
+    with st.stream(model, "host", budget="60%"):
+        found = trained(model)
+    assert all(map(torch.equal, found, want))
+
+
+def test_experts_share_the_slots_of_one_pool():
+    """A block has an address of its own, and an expert has that of its slot."""
+    model, called, addresses = mixtures(), set(), set()
+
+    def note(module, args):
+        called.add(module)
+        addresses.add(module.down.weight.data_ptr())
+
+    for layer in model:
+        for expert in layer.experts:
+            expert.register_forward_pre_hook(note)
+    with st.stream(model, "host", budget="20%"):
+        outputs(model, tokens(10))
+    assert len(addresses) < len(called)
+
+
 def test_a_new_source_is_loaded():
     model, inputs = mixtures(), tokens(6)
     changed = {name: tensor * 1.5 for name, tensor in model.state_dict().items()}

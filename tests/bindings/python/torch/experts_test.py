@@ -9,6 +9,7 @@ import zoo
 from models import host
 from transformers.models.muse_spark.modeling_muse_spark import MuseSparkExperts
 
+import libstagehand as sh
 import libstagehand.torch as st
 
 COUNT, USED, LAYERS = 16, 2, 3
@@ -132,6 +133,50 @@ def test_a_forward_that_fails_holds_nothing():
         assert layer.num_experts == COUNT
         assert torch.equal(tokens_of(model, 5)[0], plain)
     assert streamed.stats().failed_loads == 0
+
+
+def test_an_interrupted_call_leaves_the_tensors_of_the_model():
+    """Python calls no hook of modules then."""
+    model = mixture().requires_grad_(False)
+    inputs = torch.randn(1, 6, 64, requires_grad=True)
+    model(inputs_embeds=inputs).logits.sum().backward()
+    want, inputs.grad = inputs.grad, None
+
+    def interrupt(module, args):
+        raise KeyboardInterrupt
+
+    with st.stream(model, "host", budget="60%"):
+        layer = layers_of(model)[1]
+        hook = layer.act_fn.register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tokens_of(model, 1)
+        hook.remove()
+        model(inputs_embeds=inputs).logits.sum().backward()
+        assert layer.num_experts == COUNT
+    assert torch.equal(inputs.grad, want)
+
+
+@pytest.mark.parametrize("budget", ["31%", "60%"])
+def test_a_call_that_uses_all_experts_of_its_layer(budget):
+    """In layers that are blocks, as their budget has no room for slots beside them, and in a pool that has to grow."""
+    model, prompt = mixture(), torch.arange(5, 95).view(1, 90)
+    plain, _ = tokens_of(model, 4)
+    with torch.no_grad():
+        whole = model(prompt).logits
+    with st.stream(model, "host", budget=budget), torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(tokens_of(model, 4)[0], plain, rtol=0, atol=0)
+            # transformers sorts the tokens of an expert in no fixed order, so products may round otherwise.
+            torch.testing.assert_close(model(prompt).logits, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_budget_below_the_experts_of_one_layer_is_refused_with_the_least():
+    model = mixture()
+    least = COUNT * expert_bytes(model)
+    with host(least // 2) as device, st.stream(model, device), pytest.raises(sh.BudgetError) as error:
+        tokens_of(model, 1)
+    assert f"({least} bytes)" in str(error.value)
+    assert "model.layers.0.mlp.experts" in str(error.value)
 
 
 def test_weights_are_those_of_the_model_outside_a_call():
