@@ -65,13 +65,16 @@ def alone_in(model: nn.Module) -> Callable[[nn.Module], bool]:
     return lambda module: module in listed or is_stacked(module)
 
 
-def _source(weight: Weight, begin: int, bytes: int) -> Any:
-    """A part of a weight's source. What a file has packed is unpacked on the device."""
+def _sources(weight: Weight, begin: int, bytes: int) -> Iterator[tuple[Any, int]]:
+    """Yields the sources of a part of a weight, and where they begin in it. What a file has packed is unpacked on the
+    device.
+    """
     if weight.unread is not None:
-        return weight.unread.source(weight.host.data_ptr() - weight.unread.memory.data_ptr() + begin, bytes)
+        yield from weight.unread.sources(weight.host.data_ptr() - weight.unread.memory.data_ptr() + begin, bytes)
+        return
     part = buffer_of(weight.host[begin : begin + bytes])
     in_file = weight.mapped and weight.host.data_ptr() == weight.storage.data_ptr() + weight.storage_offset
-    return Mapped(part) if in_file else part
+    yield Mapped(part) if in_file else part, 0
 
 
 class Layer:
@@ -118,7 +121,8 @@ class Layer:
             segments = []
             for place, offset in zip(self.places, self.offsets):
                 bytes = self._part(place)
-                segments.append(Segment(_source(place.weight, place.offset + number * bytes, bytes), offset))
+                for source, at in _sources(place.weight, place.offset + number * bytes, bytes):
+                    segments.append(Segment(source, offset + at))
             yield BlockDesc(segments, f"{self.name}.{number}" if self.stacked else self.name, self.bytes)
 
 

@@ -7,14 +7,14 @@ import os
 import pathlib
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, Union
 
 import torch
 
 from .._errors import Error
-from .._sources import Mapped, Packed, unpack
+from .._sources import Mapped, Packed, Source, unpack
 from ._element_types import TYPES, shape_in_torch
 from ._headers import File, Tensor, map_file, read_headers
 from ._memory import buffer_of
@@ -37,22 +37,29 @@ class PackedTensor:
         self._lock = threading.Lock()
         self._read = read
 
-    def source(self, offset: int, bytes: int) -> Packed:
-        return Packed(Mapped(self._packed), bytes, offset)
+    def sources(self, offset: int, bytes: int) -> Iterator[tuple[Source, int]]:
+        """Yields what the files have of a part, and where that begins in the part."""
+        yield Packed(Mapped(self._packed), bytes, offset), 0
 
     def read(self) -> None:
         with self._lock:
-            if self._read:
-                return
-            contents = memoryview(buffer_of(self.memory)).cast("B")
-            parts = [(contents[at : at + _PART], at) for at in range(0, len(contents), _PART)]
-            try:
-                with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-                    for done in [threads.submit(unpack, Mapped(self._packed), part, at) for part, at in parts]:
-                        done.result()
-            except Error as error:
-                raise type(error)(error.status, f"{self._text}: {error.text}") from None
-            self._read = True
+            if not self._read:
+                self._fill()
+                self._read = True
+
+    def left(self, made: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Returns what a module gets when streaming ends, which had `before` and then `made`."""
+        return before
+
+    def _fill(self) -> None:
+        contents = memoryview(buffer_of(self.memory)).cast("B")
+        parts = [(contents[at : at + _PART], at) for at in range(0, len(contents), _PART)]
+        try:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+                for done in [threads.submit(unpack, Mapped(self._packed), part, at) for part, at in parts]:
+                    done.result()
+        except Error as error:
+            raise type(error)(error.status, f"{self._text}: {error.text}") from None
 
 
 class TensorFiles:
@@ -60,16 +67,16 @@ class TensorFiles:
     to them do not reach the files.
     """
 
-    def __init__(self, files: Files) -> None:
-        given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-        if not given:
+    def __init__(self, files: Files | None) -> None:
+        given = [files] if isinstance(files, (str, os.PathLike)) else list(files or ())
+        if not given and files is not None:
             raise ValueError("files= is empty: name at least one file or folder")
         self.entries: dict[str, Tensor] = {}
         self._maps: dict[str, memoryview] = {}  # by the paths of the files
         self._spans: list[tuple[int, memoryview]] = []  # where they are
         self._packed: list[PackedTensor] = []  # by their addresses
         self._starts: list[int] = []  # which are these
-        for file in read_headers(given):
+        for file in read_headers(given) if given else ():
             map = self._maps[file.path] = map_file(file, writable=True)
             self._spans.append((_address(map), map))
             self.entries.update((one.name, one) for one in file.tensors)
@@ -98,12 +105,14 @@ class TensorFiles:
         return raw.view(kind).reshape(shape)
 
     def _packed_tensor(self, name: str, entry: Tensor, like: torch.Tensor) -> torch.Tensor:
-        # The system gives this memory when it is written to.
-        memory = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
         view = self._maps[entry.path][entry.offset : entry.offset + entry.file_bytes]
+        return self._over(PackedTensor(view, untouched(like), f"{name} in {entry.path}"), like)
+
+    def _over(self, packed: PackedTensor, like: torch.Tensor) -> torch.Tensor:
+        memory = packed.memory
         at = bisect_right(self._starts, memory.data_ptr())
         self._starts.insert(at, memory.data_ptr())
-        self._packed.insert(at, PackedTensor(view, memory, f"{name} in {entry.path}"))
+        self._packed.insert(at, packed)
         return memory.view(like.dtype).reshape(like.shape)
 
     def refuse_different(self, names: list[str]) -> None:
@@ -143,6 +152,11 @@ class TensorFiles:
             if 0 <= offset and offset + memory.numel() <= len(view):
                 return view[offset : offset + memory.numel()]
         return None
+
+
+def untouched(like: torch.Tensor) -> torch.Tensor:
+    """Memory for the contents of a tensor. The system gives it when it is written to."""
+    return torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
 
 
 def packed_files(folder: str | os.PathLike[str]) -> tuple[list[File], list[Exception]]:

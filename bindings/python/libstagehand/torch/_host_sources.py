@@ -116,7 +116,8 @@ def make_sources(
             if packed is not None and weight.host is original:
                 weight.unread = packed
                 offset = original.data_ptr() - packed.memory.data_ptr()
-                segments.append(Segment(packed.source(offset, weight.bytes), weight.offset))
+                for source, at in packed.sources(offset, weight.bytes):
+                    segments.append(Segment(source, weight.offset + at))
             elif format is not None:
                 weight.packed, weight.mapped = True, False
                 segments.append(Segment(Weights(buffer_of(weight.host), format), weight.offset))

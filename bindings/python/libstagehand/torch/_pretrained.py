@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
@@ -19,6 +20,7 @@ from ._mappings import Mappings
 from ._pipelines import StreamedPipeline
 from ._plain_files import PlainFile
 from ._plain_folder import PlainFolder
+from ._stacks import Stacks, stacking
 from ._stream import stream
 from ._streamed import Streamed
 
@@ -52,8 +54,9 @@ def from_pretrained(
     `stagehand pack` are streamed packed.
 
     The library that the class belongs to makes the model: it renames tensors, ties weights, makes the buffers that
-    files do not hold, and converts types. A tensor that it has to compute from others, such as the experts of a layer
-    in one tensor, is in host memory. The log of `libstagehand.torch` says which tensors these are, and how large.
+    files do not hold, and converts types. A tensor that it has to compute from others is in host memory. The log of
+    `libstagehand.torch` says which tensors these are, and how large. The experts of a layer, which models of
+    transformers have in one tensor, are read from the files one by one.
 
     The parameters are frozen (`requires_grad_(False)`) if `optimizer=` is not given.
 
@@ -68,10 +71,14 @@ def from_pretrained(
         raise ValueError("device_map= places the weights that would be streamed: pass device= and budget= instead")
     theirs = {name: value for name, value in options.items() if name not in _OURS}
     ours = {name: value for name, value in options.items() if name in _OURS}
-    model, plain = _load(folder, cls, theirs)
+    stacks = Stacks()
+    with nullcontext() if ours.get("pack") else stacking(cls, stacks):
+        model, plain = _load(folder, cls, theirs)
     _tell(model)
     if isinstance(model, nn.Module) and ours.get("optimizer") is None:
         model.requires_grad_(False)
+    if stacks.entries:
+        ours["files"] = stacks
     made = stream(model, device, mapped=True, **ours)
     del plain  # which streaming knew its files by
     return made
@@ -130,7 +137,7 @@ def _tell(model: Any) -> None:
         for name, tensor in module.named_parameters(prefix):
             size = tensor.numel() * tensor.element_size()
             total += size
-            if size and not _is_mapped(mappings, tensor):
+            if size and tensor.device.type != "meta" and not _is_mapped(mappings, tensor):
                 made[name] = size
     if made:
         bytes = sum(made.values())

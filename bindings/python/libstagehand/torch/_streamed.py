@@ -115,7 +115,7 @@ class Streamed(Closing, Residency, TrainingCalls, GuessRates, Source):
         budget: Budget | None = None,
         blocks: Chosen | None = None,
         outside: Outside = (),
-        files: Files | None = None,
+        files: Files | TensorFiles | None = None,
         mapped: bool = False,
         strict: bool = True,
         pin: bool = True,
@@ -144,7 +144,7 @@ class Streamed(Closing, Residency, TrainingCalls, GuessRates, Source):
                     check_maker(optimizer)
                 place = place_of(device)
                 refuse_offloaded(module, place)
-                read = None if files is None else TensorFiles(files)
+                read = files if files is None or isinstance(files, TensorFiles) else TensorFiles(files)
                 left = self._find(read, strict, outside, optimizer is not None, place)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 total = sum(weight.bytes for weight in self._weights)
@@ -251,7 +251,7 @@ class Streamed(Closing, Residency, TrainingCalls, GuessRates, Source):
 
         def back() -> None:
             if not one.stays:
-                put_into(one.keys, made, before)
+                put_into(one.keys, made, one.unread.left(made, before) if one.unread else before)
 
         self._undo.callback(back)
 

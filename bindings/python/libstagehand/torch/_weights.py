@@ -22,6 +22,7 @@ from ._key import closed
 from ._memory import sealed, span_of, strided
 from ._movable import changed_elsewhere, full_name, refuse_distributed_weight, refuse_immovable
 from ._plainly import plainly
+from ._stacks import with_contents
 
 if TYPE_CHECKING:
     from ._aliases import Earlier
@@ -362,7 +363,7 @@ def find_tensors(root: nn.Module) -> list[Found]:
     for module_name, module in root.named_modules():
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None:
-                one = found.setdefault(id(tensor), Found(tensor))
+                one = found.setdefault(id(tensor), Found(with_contents(tensor)))
                 one.names.append(f"{module_name}.{key}" if module_name else key)
                 one.keys.append((module, key))
     return list(found.values())
@@ -373,9 +374,8 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
     require a gradient beside frozen weights.
     """
     patterns = list(outside)
-    if unused := [
-        pattern for pattern in patterns if not any(matches(name, [pattern]) for one in found for name in one.names)
-    ]:
+    names = [name for one in found for name in one.names]
+    if unused := [pattern for pattern in patterns if not any(matches(name, [pattern]) for name in names)]:
         raise ValueError(
             f"outside={unused} matches no parameter or buffer: use names of named_parameters() and named_buffers()"
         )

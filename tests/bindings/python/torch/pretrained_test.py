@@ -48,9 +48,7 @@ def test_bit_equal_with_the_loaded_model_in_a_quarter(name, tmp_path, caplog):
     caplog.set_level(logging.INFO, "libstagehand.torch")
     streamed = in_a_quarter(loaded, type(model), tmp_path, inputs, want)
     told = [record.getMessage() for record in caplog.records if record.name == "libstagehand.torch"]
-    if "Moe" in name:
-        assert len(told) == 1 and "model.layers.0.mlp.experts.gate_up_proj" in told[0] and "q_proj" not in told[0]
-    elif name == "BertForMaskedLM":  # a bias that transformers makes anew, because another name has it in the file
+    if name == "BertForMaskedLM":  # a bias that transformers makes anew, because another name has it in the file
         assert len(told) == 1 and told[0].endswith("model needs: cls.predictions.bias")
     else:
         assert not told
